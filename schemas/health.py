@@ -1,0 +1,163 @@
+"""The heartbeat: what an actor says of itself, every few seconds and on request."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schemas.decision import ModelInfo
+
+__all__ = [
+    "BusHealth",
+    "CanaryHealth",
+    "Counters",
+    "EngineHealth",
+    "Heartbeat",
+    "LatencyHealth",
+    "ProofReport",
+    "QueueHealth",
+]
+
+
+class ProofReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One proof of the start."""
+
+    name: str
+    """Stable name, e.g. ``weights``."""
+    outcome: str
+    """``running``, ``passed`` or ``failed``."""
+    seconds: float
+    """Seconds the proof took; 0 while it runs."""
+    detail: str
+    """What was found, for people: the numbers behind a pass, or the reason of a failure."""
+
+
+class QueueHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Work accepted and not yet answered."""
+
+    jobs: int
+    """Requests accepted and not yet answered, the running one included."""
+    jobs_max: int
+    """Limit of ``jobs``; over it requests are refused with ``overloaded``."""
+    bytes: int
+    """Bytes of the request bodies behind ``jobs``."""
+    bytes_max: int
+    """Limit of ``bytes``."""
+    in_flight: int
+    """Requests that the model works on now."""
+    oldest_ms: float
+    """Milliseconds that the longest-waiting request has waited; 0 when none waits."""
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts since the start of the process. ``received`` is the sum of all outcomes but
+    ``replies_dropped``, less what is still being worked on.
+    """
+
+    received: int
+    """Requests that reached the actor on ``score`` and ``score_shared``."""
+    answered: int
+    """Requests answered with a result."""
+    refused: dict[str, int]
+    """Requests answered with an error, by code; ``expired``, ``failed`` and ``oom`` included."""
+    expired: int
+    """Requests answered with ``deadline_exceeded``."""
+    failed: int
+    """Requests answered with ``scoring_failed``."""
+    oom: int
+    """Requests answered with ``out_of_memory``."""
+    unanswerable: int
+    """Requests without a reply subject: counted and dropped."""
+    replies_dropped: int
+    """Replies that could not be sent because the connection was gone."""
+
+
+class LatencyHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Time from receipt to reply of the requests answered with a result in the last minute."""
+
+    samples: int
+    """How many requests the figures stand on."""
+    p50_ms: float
+    """Median in milliseconds; 0 without samples."""
+    p99_ms: float
+    """99th percentile in milliseconds; 0 without samples."""
+
+
+class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The resident model and its device."""
+
+    model: ModelInfo
+    """SemIf's metadata of the model."""
+    scorer: str
+    """Scorer in use."""
+    device: str
+    """The device asked for and used: ``cpu``, ``cuda:0``."""
+    device_name: str
+    """What the device calls itself."""
+    memory_allocated_bytes: int
+    """CUDA: bytes in live tensors. CPU: resident memory of the process."""
+    memory_reserved_bytes: int
+    """CUDA: bytes held by the allocator. CPU: resident memory of the process."""
+    memory_cap_bytes: int
+    """CUDA: the cap set before the weights. CPU: 0, no cap."""
+    memory_resting_bytes: int
+    """``memory_reserved_bytes`` measured at the end of the proofs; bursts return to it."""
+    tokens_max: int
+    """Longest prompt in tokens."""
+
+
+class CanaryHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision with a known answer, asked again when idle and after every engine error."""
+
+    runs: int
+    """Times it was asked since the start."""
+    last_ok: str | None
+    """When it last gave the known answer, RFC 3339 in UTC."""
+
+
+class BusHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The connection to NATS."""
+
+    reconnects: int
+    """Times the connection was lost and made again."""
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """Published on ``<prefix>.health.<instance>`` at once, at every change and every interval.
+
+    An actor is alive while its last heartbeat is younger than three intervals.
+    """
+
+    instance: str
+    """Name of the actor, unique on the bus."""
+    state: str
+    """``starting``, ``proving``, ``ready``, ``draining``, ``stopped`` or ``failed``."""
+    reason: str | None
+    """Why the state is ``failed`` or ``draining``."""
+    sequence: int
+    """1 for the first heartbeat of a process, then one more each time."""
+    time: str
+    """When it was sent, RFC 3339 in UTC."""
+    interval_s: float
+    """Seconds to the next heartbeat at the latest."""
+    uptime_s: float
+    """Seconds since the start of the process's service."""
+    version: str
+    """Version of semif-actor."""
+    scorer: str
+    """Scorer asked for."""
+    proof: str | None
+    """Hash of the start report; absent (null) until every proof has passed."""
+    proofs: tuple[ProofReport, ...]
+    """The start report so far; the last entry is the proof that runs, or the one that failed."""
+    queue: QueueHealth
+    """Work accepted and not yet answered."""
+    counters: Counters
+    """Counts since the start."""
+    latency: LatencyHealth
+    """Latency of the last minute."""
+    canary: CanaryHealth
+    """The known decision."""
+    bus: BusHealth
+    """The connection."""
+    engine: EngineHealth | None
+    """The model and its device; null until the weights are in place."""
