@@ -1,0 +1,123 @@
+"""What the rest of the actor knows of an engine. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from schemas.decision import ModelInfo, Option, SemifResult, State
+from schemas.errors import SemifError
+from schemas.health import EngineHealth, ProofReport
+
+__all__ = [
+    "CanaryFailed",
+    "DecisionResult",
+    "Engine",
+    "Observer",
+    "Outcome",
+    "Prepared",
+    "ProofFailed",
+    "Question",
+    "Scores",
+    "Work",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One decision of a request, valid by :mod:`schemas.validation`."""
+
+    id: str
+    question: str
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one request asks: questions over one state.
+
+    ``shared`` says which of SemIf's functions is meant, ``score_shared`` or ``score``; the latter
+    has exactly one question. A question that was refused before is an error in its place.
+    """
+
+    shared: bool
+    state: State
+    questions: tuple[Question | SemifError, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Work whose prompts are known to fit: ``tokens`` has the prompt length of each question.
+
+    ``questions`` is as long as in the work; a question whose prompt was refused is now its error.
+    """
+
+    work: Work
+    questions: tuple[Question | SemifError, ...]
+    tokens: tuple[int, ...]
+
+
+class DecisionResult(SemifResult, frozen=True, kw_only=True):
+    """One SemIf result; the two timings are there for ``score`` only."""
+
+    forward_seconds: float = 0.0
+    total_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The outcome of one request: a result or an error for each question, in order."""
+
+    results: tuple[DecisionResult | SemifError, ...]
+    forward_ms: float
+    batch_rows: int
+    prefix_tokens_reused: int
+
+
+Outcome = Scores | SemifError
+
+
+class Engine(Protocol):
+    """A resident model that has passed its proofs."""
+
+    @property
+    def scorer(self) -> str:
+        """Name of the scorer in use."""
+
+    @property
+    def model(self) -> ModelInfo:
+        """SemIf's metadata of the model."""
+
+    def prepare(self, work: Work) -> Prepared:
+        """Check and tokenise the prompts of ``work``.
+
+        Safe on a worker thread beside :meth:`score`. Raises :class:`SemifError` when no question
+        is left to score.
+        """
+
+    def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
+        """Score each request of ``batch``, in order. GPU thread only; raises nothing expected."""
+
+    def canary(self) -> None:
+        """Ask the known decision. GPU thread only. Raises :class:`CanaryFailed`."""
+
+    def health(self) -> EngineHealth:
+        """Give the model and its device. Safe on any thread, also while the model works."""
+
+
+class ProofFailed(Exception):
+    """A proof of the start failed: the process must not subscribe (INV-3)."""
+
+    def __init__(self, proof: str, reason: str) -> None:
+        super().__init__(f"{proof}: {reason}")
+        self.proof = proof
+        self.reason = reason
+
+
+class CanaryFailed(Exception):
+    """The known decision has another answer than at the start: the model cannot be trusted."""
+
+
+Observer = Callable[[ProofReport], None]
+"""Told of each proof when it starts and when it ends. Called on the GPU thread."""

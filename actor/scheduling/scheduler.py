@@ -1,0 +1,116 @@
+"""Hands the next batch to the GPU thread whenever it is free, and the answers back."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from actor.engine.base import Engine, Prepared
+from actor.scheduling.admission import Admission
+from actor.scheduling.batcher import Batcher
+from actor.scheduling.gpu_thread import GpuThread
+from actor.scheduling.job import Answer, Job
+from schemas.errors import Draining, OutOfMemory, ScoringFailed, SemifError
+
+__all__ = ["Scheduler"]
+
+
+class Scheduler:
+    """The owner of the queue. :meth:`run` is one task; everything else is called on its loop."""
+
+    def __init__(
+        self, engine: Engine, gpu: GpuThread, admission: Admission, *, canary_s: float
+    ) -> None:
+        self._engine = engine
+        self._gpu = gpu
+        self._admission = admission
+        self._canary_s = canary_s
+        self._batcher = Batcher()
+        self._running: list[Job] = []
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        self.canary_runs = 0
+        self.canary_ok_s: float | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the model works on now."""
+        return len(self._running)
+
+    def oldest_ms(self) -> float:
+        """Milliseconds that the longest-waiting request has waited."""
+        oldest_s = self._batcher.oldest_enqueued_s()
+        return 0.0 if oldest_s is None else (self._loop.time() - oldest_s) * 1000
+
+    async def answer(self, prepared: Prepared) -> Answer:
+        """Queue a request and wait for its scores; raises :class:`SemifError`.
+
+        Cancelling the wait abandons the request: it is dropped if it has not started.
+        """
+        if self._closed:
+            raise Draining
+        job = Job(prepared, self._loop.time(), self._loop.create_future())
+        self._batcher.append(job)
+        self._wake.set()
+        return await job.future
+
+    async def run(self) -> None:
+        """Score until cancelled. Raises ``CanaryFailed`` or ``EngineDied``, having failed all jobs.
+
+        A request never started is told ``draining`` (another actor may have it), the one that
+        was running ``scoring_failed``.
+        """
+        try:
+            while True:
+                batch = self._batcher.next_batch()
+                if batch:
+                    await self._score(batch)
+                elif not await self._work_arrives():
+                    await self._canary()
+        finally:
+            self._fail_all()
+
+    def close(self) -> None:
+        """Refuse what has not started; what runs goes on."""
+        self._closed = True
+        for job in self._batcher.take_all():
+            _fail(job, Draining())
+
+    async def _work_arrives(self) -> bool:
+        """Wait for a job; False when the canary's interval passed without one."""
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(self._canary_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _score(self, batch: list[Job]) -> None:
+        started_s = self._loop.time()
+        self._running = batch
+        prepared = [job.prepared for job in batch]
+        outcomes = await self._gpu.run(partial(self._engine.score, prepared))
+        self._admission.observe((self._loop.time() - started_s) / len(batch))
+        self._running = []
+        for job, outcome in zip(batch, outcomes, strict=True):
+            job.resolve(outcome, started_s=started_s)
+        if any(isinstance(outcome, OutOfMemory | ScoringFailed) for outcome in outcomes):
+            await self._canary()
+
+    async def _canary(self) -> None:
+        await self._gpu.run(self._engine.canary)
+        self.canary_runs += 1
+        self.canary_ok_s = self._loop.time()
+
+    def _fail_all(self) -> None:
+        self.close()
+        for job in self._running:
+            _fail(job, ScoringFailed())
+        self._running = []
+
+
+def _fail(job: Job, error: SemifError) -> None:
+    if not job.future.done():
+        job.future.set_exception(error)

@@ -1,0 +1,173 @@
+"""Every setting and every limit, each with a number and a unit, from one file and the environment.
+
+A setting is an environment variable ``SEMIF_NAME`` or the key ``name`` of a TOML file; the
+environment wins. Unknown names are refused, so that a typo never leaves a limit at its default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+__all__ = ["ENVIRONMENT_PREFIX", "Settings", "SettingsError", "load", "shown"]
+
+ENVIRONMENT_PREFIX = "SEMIF_"
+
+_TOKEN = r"^[A-Za-z0-9_-]+$"  # noqa: S105 - a NATS subject token, not a secret
+_SUBJECT = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class SettingsError(Exception):
+    """The settings cannot be used; the text says which one, and why."""
+
+
+def _default_instance() -> str:
+    host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname()) or "host"
+    return f"{host}-{os.getpid()}"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an actor needs to know before it starts."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    """Servers to connect to, separated by commas."""
+    nats_creds: Path | None = None
+    """File with a user JWT and its seed (``.creds``)."""
+    nats_nkey_file: Path | None = None
+    """File with an nkey seed."""
+    nats_user: str | None = None
+    """User name."""
+    nats_password_file: Path | None = None
+    """File whose text, less a final newline, is the password of ``nats_user``."""
+    nats_tls_ca: Path | None = None
+    """PEM file of the certificate authorities to trust; the system's without it."""
+    nats_tls_cert: Path | None = None
+    """PEM file of the client certificate."""
+    nats_tls_key: Path | None = None
+    """PEM file of the client certificate's key."""
+    nats_tls_required: bool = False
+    """Handshake before the server says a word (its ``handshake_first``); plaintext is refused."""
+    subject_prefix: Annotated[str, Meta(pattern=_SUBJECT)] = "semif.v1"
+    """Leading tokens of every subject."""
+    queue_group: Annotated[str, Meta(pattern=_SUBJECT)] = "semif"
+    """Queue group of the request subjects: actors of one group share the requests."""
+    instance: Annotated[str, Meta(pattern=_TOKEN, max_length=128)] = msgspec.field(
+        default_factory=_default_instance
+    )
+    """Name of this actor, unique on the bus. Default: host name and process id."""
+
+    model: Path | None = None
+    """Directory made by ``semif-actor model import``. Required to run."""
+    revision: str | None = None
+    """Revision the manifest in ``model`` must have. Default: the one it has."""
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda|cuda:[0-9]+)$")] = "cuda"
+    """Device of the model: ``cpu``, ``cuda`` (the first card) or ``cuda:N``. Never another."""
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """Number format of the weights on the device."""
+    vram_cap_gib: Annotated[float, Meta(gt=0)] | None = None
+    """CUDA memory this process may take, in GiB. Default: the whole card."""
+    max_tokens: Annotated[int, Meta(ge=128, le=1_048_576)] = 4096
+    """Longest prompt in tokens; longer ones are refused, never truncated."""
+    scorer: Literal["reference"] = "reference"
+    """``reference`` is SemIf's own code."""
+    batch_tokens_max: Count = 32_768
+    """Most prompt tokens in one call of the scorer, prefixes counted once for each row."""
+    batch_rows_max: Count = 64
+    """Most prompts in one call of the scorer."""
+
+    request_bytes_max: Count = 1_048_576
+    """Largest request body in bytes."""
+    request_depth_max: Annotated[int, Meta(ge=1, le=200)] = 64
+    """Deepest nesting of a state. json, which SemIf uses, recurses: keep it far below 1,000."""
+    request_decisions_max: Count = 256
+    """Most decisions in one ``score_shared`` request."""
+    queue_jobs_max: Count = 256
+    """Most requests accepted and not yet answered."""
+    queue_bytes_max: Count = 67_108_864
+    """Most bytes of request bodies accepted and not yet answered."""
+    timeout_ms_default: Count = 30_000
+    """Milliseconds a request may take when its caller sets no ``Semif-Timeout-Ms``."""
+    timeout_ms_max: Count = 600_000
+    """Largest ``Semif-Timeout-Ms`` accepted, in milliseconds."""
+
+    heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
+    """Seconds between heartbeats."""
+    canary_s: Seconds = 60.0
+    """Seconds without a request after which the known decision is asked again."""
+    drain_s: Seconds = 30.0
+    """Seconds that a stop waits for work in flight."""
+    bus_lost_s: Seconds = 60.0
+    """Seconds without a connection after which the process ends."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe log line written."""
+    log_format: Literal["json", "console"] = "json"
+    """``json``: one object a line. ``console``: for people."""
+
+
+FIELDS = tuple(field.name for field in msgspec.structs.fields(Settings))
+
+
+def load(
+    config: Path | None = None, environment: Mapping[str, str] = os.environ
+) -> tuple[Settings, dict[str, str]]:
+    """Give the settings, and for each name where its value came from.
+
+    Raises :class:`SettingsError` for unreadable files, unknown names and values out of bounds.
+    """
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys(FIELDS, "default")
+    if config is not None:
+        for name, value in _read_file(config).items():
+            values[name] = value
+            sources[name] = str(config)
+    for variable, value in environment.items():
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            if name not in FIELDS:
+                raise SettingsError(f"{variable} is not a setting.")
+            values[name] = value
+            sources[name] = variable
+    try:
+        settings = msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{error}") from None
+    _check_together(settings)
+    return settings, sources
+
+
+def _read_file(config: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(config.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{config}: {error}") from None
+
+
+def _check_together(settings: Settings) -> None:
+    if settings.vram_cap_gib is not None and settings.device == "cpu":
+        raise SettingsError("vram_cap_gib has no effect on cpu; unset it or ask for cuda.")
+    if settings.max_tokens > settings.batch_tokens_max:
+        raise SettingsError(
+            f"batch_tokens_max is {settings.batch_tokens_max}: "
+            f"no room for one prompt of max_tokens, {settings.max_tokens}."
+        )
+    if (settings.nats_tls_cert is None) != (settings.nats_tls_key is None):
+        raise SettingsError("nats_tls_cert and nats_tls_key go together.")
+    if (settings.nats_user is None) != (settings.nats_password_file is None):
+        raise SettingsError("nats_user and nats_password_file go together.")
+
+
+def shown(name: str, value: object) -> str:
+    """Give ``value`` for people, without the password that a URL may hold."""
+    text = "" if value is None else str(value)
+    return re.sub(r"//([^/@:]*):[^/@]*@", r"//\1:***@", text) if name == "nats_url" else text
