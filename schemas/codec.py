@@ -27,8 +27,8 @@ FIELD_NAME_CHARS_MAX = 64
 """A field name of the caller's is echoed in ``field`` up to this length."""
 
 
-class _Decoder(Protocol[Record]):
-    def decode(self, data: bytes, /) -> Record: ...
+class _Decoder(Protocol):
+    def decode(self, data: bytes, /) -> Any: ...
 
 
 class _Encoder(Protocol):
@@ -41,7 +41,7 @@ class Codec(Generic[Record]):
     def __init__(self, media_type: str, encoder: _Encoder, decoder_type: Any) -> None:
         self.media_type = media_type
         self.encode = encoder.encode
-        self._decoders: dict[type, _Decoder[Any]] = {
+        self._decoders: dict[type, _Decoder] = {
             record: decoder_type(record)
             for record in (
                 ScoreRequest,
@@ -55,7 +55,8 @@ class Codec(Generic[Record]):
 
     def decode(self, data: bytes, record: type[Record]) -> Record:
         """Read ``data`` as ``record``; raises msgspec's errors. For replies and heartbeats."""
-        return self._decoders[record].decode(data)
+        decoded: Record = self._decoders[record].decode(data)
+        return decoded
 
 
 _JSON: Codec[Any] = Codec(JSON, msgspec.json.Encoder(), msgspec.json.Decoder)
@@ -103,8 +104,10 @@ def decode_request(
     return request
 
 
-_PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_NAME = re.compile(r"field `(?P<name>.*)`$", re.DOTALL)
+_PATH = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$")
+_NAME = re.compile(
+    r"^Object (?P<kind>missing required|contains unknown) field `(?P<name>.*)`$", re.DOTALL
+)
 
 
 def _explain(error: msgspec.ValidationError) -> Malformed | Invalid:
@@ -112,15 +115,19 @@ def _explain(error: msgspec.ValidationError) -> Malformed | Invalid:
     text = str(error)
     path_match = _PATH.search(text)
     path = path_match["path"] if path_match else ""
+    if path_match and path_match["key"]:
+        return Malformed("An object key is not a string.", field=path or None)
     text = text[: path_match.start()] if path_match else text
-    if "out of range" in text:
-        return Malformed("A number is out of range.", field=path or None)
+    # Before anything else that reads the text: a field's name is the caller's, and may say
+    # "out of range".
     name_match = _NAME.search(text)
     if name_match:
         name = name_match["name"][:FIELD_NAME_CHARS_MAX]
         field = f"{path}.{name}" if path else name
-        what = "is missing" if "missing" in text else "is not known"
+        what = "is missing" if name_match["kind"] == "missing required" else "is not known"
         return Invalid(f"A field {what}.", field=field)
+    if "out of range" in text:
+        return Malformed("A number is out of range.", field=path or None)
     return Invalid("A field has the wrong type.", field=path or None)
 
 

@@ -50,7 +50,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class ScoreRequest(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """One decision: given this state and this question, how likely is each option?"""
+    """One decision: how likely is each option, given this state and this question."""
 
     state: State
     """The evidence: a non-empty string, object or array."""
@@ -198,5 +198,3 @@ class SharedReply(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time went."""
     served_by: ServedBy
     """Who answered."""
-
-

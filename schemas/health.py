@@ -49,8 +49,9 @@ class QueueHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the start of the process. ``received`` is the sum of all outcomes but
-    ``replies_dropped``, less what is still being worked on.
+    """Counts since the start of the process.
+
+    ``received`` is ``answered``, all of ``refused``, and what is still being worked on.
     """
 
     received: int

@@ -1,0 +1,213 @@
+"""The engine: encoder, scorer and guard together; SemIf's rows inside, records outside."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from actor.engine.base import (
+    CanaryFailed,
+    DecisionResult,
+    Outcome,
+    Prepared,
+    Question,
+    Scores,
+    Work,
+)
+from actor.engine.encoding import PromptEncoder, row_of
+from actor.engine.guard import guarded
+from actor.engine.memory import DeviceMemory
+from actor.engine.reference_scorer import ReferenceScorer
+from schemas.decision import ModelInfo
+from schemas.errors import OutOfMemory, ScoringFailed, SemifError
+from schemas.health import EngineHealth
+
+__all__ = ["Canary", "TorchEngine", "group_rows"]
+
+Row = dict[str, Any]
+Result = DecisionResult | SemifError
+
+LOGIT_TOLERANCE = {"float32": 1e-3, "float16": 0.0625, "bfloat16": 0.5}
+"""How far a logit of the canary may move: a few steps of the format at a magnitude of 32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A decision and the logits it had when the actor started."""
+
+    row: Row
+    logits: tuple[float, ...]
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the calls of the scorer for one request added up to."""
+
+    batch_rows: int = 0
+    prefix_tokens_reused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TorchEngine:
+    """A loaded model behind the :class:`~actor.engine.base.Engine` protocol."""
+
+    torch: Any
+    encoder: PromptEncoder
+    reference: ReferenceScorer
+    memory: DeviceMemory
+    batch_tokens_max: int
+    batch_rows_max: int
+    known: Canary
+
+    @property
+    def scorer(self) -> str:
+        """Name of the scorer in use."""
+        return self.reference.name
+
+    @property
+    def model(self) -> ModelInfo:
+        """SemIf's metadata of the model."""
+        return self.reference.info
+
+    def prepare(self, work: Work) -> Prepared:
+        """Check and tokenise every prompt; an error of one question stays in its place."""
+        questions: list[Question | SemifError] = []
+        tokens: list[int] = []
+        for index, question in enumerate(work.questions):
+            count = 0
+            if isinstance(question, Question):
+                at = f"decisions[{index}]." if work.shared else ""
+                try:
+                    count = self.encoder.tokens(work.state, question, at=at)
+                except SemifError as error:
+                    question = error.with_traceback(None)  # noqa: PLW2901 - its outcome from here
+            if isinstance(question, SemifError) and not work.shared:
+                raise question
+            questions.append(question)
+            tokens.append(count)
+        return Prepared(work, tuple(questions), tuple(tokens))
+
+    def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
+        """Score each request in turn."""
+        return [self._score_request(prepared) for prepared in batch]
+
+    def canary(self) -> None:
+        """Ask the known decision again; any other answer raises :class:`CanaryFailed`."""
+        try:
+            found = self._guarded_score(self.known.row).option_logits
+        except SemifError as error:
+            raise CanaryFailed(error.code) from None
+        tolerance = LOGIT_TOLERANCE[self.model.dtype]
+        moved = max(abs(a - b) for a, b in zip(found, self.known.logits, strict=True))
+        if not moved <= tolerance:  # a NaN is not within anything
+            raise CanaryFailed(f"a logit moved by {moved:g}, the tolerance is {tolerance:g}")
+
+    def health(self) -> EngineHealth:
+        """Give the model's metadata and the device's memory."""
+        device = self.memory.device
+        return EngineHealth(
+            model=self.model,
+            scorer=self.scorer,
+            device=device.name,
+            device_name=device.title,
+            memory_allocated_bytes=self.memory.allocated_bytes(),
+            memory_reserved_bytes=self.memory.reserved_bytes(),
+            memory_cap_bytes=self.memory.cap_bytes,
+            memory_resting_bytes=self.memory.resting_bytes,
+            tokens_max=self.encoder.tokens_max,
+        )
+
+    def _score_request(self, prepared: Prepared) -> Outcome:
+        started = time.perf_counter()
+        run = _Run()
+        results: list[Result] = []
+        if prepared.work.shared:
+            results = self._score_shared(prepared, run)
+        else:
+            [question] = prepared.questions
+            if isinstance(question, SemifError):
+                return question
+            try:
+                results = [self._guarded_score(row_of(prepared.work.state, question))]
+            except SemifError as error:
+                return error.with_traceback(None)
+            run.batch_rows = 1
+        return Scores(
+            results=tuple(results),
+            forward_ms=(time.perf_counter() - started) * 1000,
+            batch_rows=run.batch_rows,
+            prefix_tokens_reused=run.prefix_tokens_reused,
+        )
+
+    def _score_shared(self, prepared: Prepared, run: _Run) -> list[Result]:
+        """Score the questions that are left, in groups within the batch limits."""
+        results: list[Result] = [
+            q if isinstance(q, SemifError) else ScoringFailed() for q in prepared.questions
+        ]
+        askable = [i for i, q in enumerate(prepared.questions) if isinstance(q, Question)]
+        groups = group_rows(
+            [prepared.tokens[i] for i in askable],
+            tokens_max=self.batch_tokens_max,
+            rows_max=self.batch_rows_max,
+        )
+        for group in groups:
+            indexes = [askable[position] for position in group]
+            rows = [
+                row_of(prepared.work.state, question)
+                for i in indexes
+                if isinstance(question := prepared.questions[i], Question)
+            ]
+            for index, result in zip(indexes, self._score_group(rows, run), strict=True):
+                results[index] = result
+        return results
+
+    def _score_group(self, rows: list[Row], run: _Run, *, may_split: bool = True) -> list[Result]:
+        """Score rows together; when they do not fit the memory, each half by itself, once."""
+        try:
+            results, prefix_tokens = guarded(
+                self.torch, self.memory, lambda: self._checked_shared(rows)
+            )
+        except OutOfMemory as error:
+            if may_split and len(rows) > 1:
+                half = len(rows) // 2
+                first = self._score_group(rows[:half], run, may_split=False)
+                return first + self._score_group(rows[half:], run, may_split=False)
+            return [error.with_traceback(None)] * len(rows)
+        except SemifError as error:
+            return [error.with_traceback(None)] * len(rows)
+        run.batch_rows = max(run.batch_rows, len(rows))
+        run.prefix_tokens_reused += prefix_tokens * (len(rows) - 1)
+        return list(results)
+
+    def _guarded_score(self, row: Row) -> DecisionResult:
+        return guarded(self.torch, self.memory, lambda: _finite(self.reference.score(row)))
+
+    def _checked_shared(self, rows: list[Row]) -> tuple[list[DecisionResult], int]:
+        results, prefix_tokens = self.reference.score_shared(rows)
+        return [_finite(result) for result in results], prefix_tokens
+
+
+def group_rows(tokens: Sequence[int], *, tokens_max: int, rows_max: int) -> list[list[int]]:
+    """Give the positions of ``tokens`` in groups, in order, each within the two limits.
+
+    SemIf copies the prefix's keys and values for each row, so a group costs memory by the full
+    length of its prompts. A prompt longer than ``tokens_max`` is alone in its group.
+    """
+    groups: list[list[int]] = []
+    used = 0
+    for position, count in enumerate(tokens):
+        if not groups or len(groups[-1]) == rows_max or used + count > tokens_max:
+            groups.append([])
+            used = 0
+        groups[-1].append(position)
+        used += count
+    return groups
+
+
+def _finite(result: DecisionResult) -> DecisionResult:
+    if not all(map(math.isfinite, (*result.option_logits, *result.probabilities))):
+        raise ValueError("a logit or probability is not finite")
+    return result
