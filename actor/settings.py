@@ -116,6 +116,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 FIELDS = tuple(field.name for field in msgspec.structs.fields(Settings))
+FILE_SETTINGS = tuple(
+    name
+    for name in FIELDS
+    if name.startswith("nats_") and name.endswith(("_creds", "_file", "_ca", "_cert", "_key"))
+)
 
 
 def load(
@@ -161,6 +166,10 @@ def _check_together(settings: Settings) -> None:
             f"batch_tokens_max is {settings.batch_tokens_max}: "
             f"no room for one prompt of max_tokens, {settings.max_tokens}."
         )
+    for name in FILE_SETTINGS:
+        path = getattr(settings, name)
+        if path is not None and not os.access(path, os.R_OK):
+            raise SettingsError(f"{name}: {path} cannot be read.")
     if (settings.nats_tls_cert is None) != (settings.nats_tls_key is None):
         raise SettingsError("nats_tls_cert and nats_tls_key go together.")
     if (settings.nats_user is None) != (settings.nats_password_file is None):

@@ -51,7 +51,8 @@ class QueueHealth(msgspec.Struct, frozen=True, kw_only=True):
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since the start of the process.
 
-    ``received`` is ``answered``, all of ``refused``, and what is still being worked on.
+    ``received`` is ``answered``, all of ``refused``, ``unanswerable``, and what is still being
+    worked on.
     """
 
     received: int

@@ -32,6 +32,7 @@ class Subjects(msgspec.Struct, frozen=True):
     """The subjects under one prefix."""
 
     prefix: str = "semif.v1"
+    """Leading tokens of every subject; the version of the contract is the last of them."""
     """Leading tokens of every subject."""
 
     @property

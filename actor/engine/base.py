@@ -38,11 +38,13 @@ class Work:
     """What one request asks: questions over one state.
 
     ``shared`` says which of SemIf's functions is meant, ``score_shared`` or ``score``; the latter
-    has exactly one question. A question that was refused before is an error in its place.
+    has exactly one question. A question that was refused before is an error in its place; ``ids``
+    names them all, in the order asked.
     """
 
     shared: bool
     state: State
+    ids: tuple[str, ...]
     questions: tuple[Question | SemifError, ...]
 
 
@@ -92,8 +94,8 @@ class Engine(Protocol):
     def prepare(self, work: Work) -> Prepared:
         """Check and tokenise the prompts of ``work``.
 
-        Safe on a worker thread beside :meth:`score`. Raises :class:`SemifError` when no question
-        is left to score.
+        Safe on a worker thread beside :meth:`score`. Raises :class:`SemifError` when the one
+        question of a ``score`` is refused; in a shared request the error takes its place.
         """
 
     def score(self, batch: Sequence[Prepared]) -> list[Outcome]:

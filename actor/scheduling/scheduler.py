@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from functools import partial
 
-from actor.engine.base import Engine, Prepared
+from actor.engine.base import Engine, Outcome, Prepared, Scores
 from actor.scheduling.admission import Admission
 from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import GpuThread
@@ -31,7 +32,7 @@ class Scheduler:
         self._loop = asyncio.get_running_loop()
         self._closed = False
         self.canary_runs = 0
-        self.canary_ok_s: float | None = None
+        self.canary_ok: datetime | None = None
 
     @property
     def in_flight(self) -> int:
@@ -96,13 +97,13 @@ class Scheduler:
         self._running = []
         for job, outcome in zip(batch, outcomes, strict=True):
             job.resolve(outcome, started_s=started_s)
-        if any(isinstance(outcome, OutOfMemory | ScoringFailed) for outcome in outcomes):
+        if any(map(_engine_failed, outcomes)):
             await self._canary()
 
     async def _canary(self) -> None:
         await self._gpu.run(self._engine.canary)
         self.canary_runs += 1
-        self.canary_ok_s = self._loop.time()
+        self.canary_ok = datetime.now(UTC)
 
     def _fail_all(self) -> None:
         self.close()
@@ -114,3 +115,9 @@ class Scheduler:
 def _fail(job: Job, error: SemifError) -> None:
     if not job.future.done():
         job.future.set_exception(error)
+
+
+def _engine_failed(outcome: Outcome) -> bool:
+    """True when the engine, not the request, was at fault anywhere in ``outcome``."""
+    results = outcome.results if isinstance(outcome, Scores) else (outcome,)
+    return any(isinstance(result, OutOfMemory | ScoringFailed) for result in results)

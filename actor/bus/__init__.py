@@ -1,0 +1,1 @@
+"""NATS: the only folder that imports it."""

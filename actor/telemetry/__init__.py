@@ -1,0 +1,1 @@
+"""What the actor counts and writes down."""
