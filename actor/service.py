@@ -7,7 +7,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -244,7 +244,7 @@ class _Serving:
         self.handler.close()
 
 
-async def _end(*tasks: asyncio.Future[object]) -> None:
+async def _end(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks and wait for their end; their results are of no interest any more."""
     for task in tasks:
         task.cancel()

@@ -144,11 +144,18 @@ def load(
             values[name] = value
             sources[name] = variable
     try:
-        settings = msgspec.convert(values, Settings, strict=False)
+        settings = msgspec.convert(values, Settings, strict=False, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{error}") from None
     _check_together(settings)
     return settings, sources
+
+
+def _decode_path(kind: type, value: Any) -> Any:
+    """Let msgspec make a path of a string."""
+    if kind is Path and isinstance(value, str) and value:
+        return Path(value)
+    raise ValueError("Expected a path")
 
 
 def _read_file(config: Path) -> dict[str, Any]:

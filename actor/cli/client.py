@@ -1,0 +1,115 @@
+"""The commands that ask an actor: ``score`` and ``ping``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from actor.bus.client import NoAnswer, open_client
+from actor.cli.show import console, heartbeat_line, option_lines
+from actor.settings import Settings
+from schemas.codec import codec_for
+from schemas.decision import Refused, ScoreReply, SharedReply
+from schemas.errors import ErrorBody
+
+__all__ = ["ask_once", "build_request", "ping_once"]
+
+
+def build_request(
+    file: Path | None, state: str | None, question: str | None, options: list[str]
+) -> bytes:
+    """Give a request's body from a file or from the options; raises ``ValueError``."""
+    if file is not None:
+        if state or question or options:
+            raise ValueError("give a file, or --state, --question and --option, not both")
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    if state is None or question is None or not options:
+        raise ValueError("give --state, --question and at least two --option, or a file")
+    pairs = [option.partition("=") for option in options]
+    if any(not separator for _, separator, _ in pairs):
+        raise ValueError("an --option is ID=DESCRIPTION")
+    return msgspec.json.encode(
+        {
+            "state": _state(state),
+            "question": question,
+            "options": [{"id": name, "description": text} for name, _, text in pairs],
+        }
+    )
+
+
+def _state(text: str) -> Any:
+    """Take a JSON object or array as such, and everything else as the text it is."""
+    if text.lstrip()[:1] in {"{", "["}:
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError:
+            return text
+    return text
+
+
+async def ask_once(settings: Settings, payload: bytes, *, timeout_s: float, as_json: bool) -> int:
+    """Send a request, print its answer, give the exit code: 0 with an answer, else 1."""
+    try:
+        shared = "decisions" in msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+    except msgspec.MsgspecError:
+        shared = False  # the actor says what is wrong with it
+    try:
+        async with open_client(settings, "semif-actor score") as client:
+            response = await client.ask(payload, shared=shared, timeout_s=timeout_s)
+    except NoAnswer as error:
+        console.print(f"[bold red]no answer:[/] {error}")
+        return 1
+    if as_json:
+        console.print(response.payload.decode(), soft_wrap=True, markup=False)
+    elif response.error:
+        print_error(response.error)
+    else:
+        print_answer(response.payload, shared=shared)
+    return 1 if response.error else 0
+
+
+def print_error(error: ErrorBody) -> None:
+    """Print an error reply in one line."""
+    where = f" ({error.field})" if error.field else ""
+    console.print(f"[bold red]{error.status} {error.code}:[/] {error.message}{where}")
+
+
+def print_answer(payload: bytes, *, shared: bool) -> None:
+    """Print the probabilities of every decision in a reply."""
+    reply = codec_for(None).decode(payload, SharedReply if shared else ScoreReply)
+    for result in reply.results if isinstance(reply, SharedReply) else (reply,):
+        if isinstance(result, Refused):
+            console.print(f"{result.id}:")
+            print_error(result.error)
+        else:
+            console.print(f"{result.id}: [bold]{result.choice}[/], margin {result.margin:.3f}")
+            console.print(option_lines(result.option_ids, result.probabilities, result.choice))
+    model, timing = _model_of(reply), reply.timing
+    console.print(
+        f"{model}, {timing.total_ms:.0f} ms "
+        f"({timing.queue_ms:.0f} queued, {timing.forward_ms:.0f} scoring); "
+        "probabilities are conditional on the options and uncalibrated",
+        style="dim",
+    )
+
+
+def _model_of(reply: ScoreReply | SharedReply) -> str:
+    if isinstance(reply, ScoreReply):
+        return reply.model.source
+    scored = [result for result in reply.results if not isinstance(result, Refused)]
+    return scored[0].model.source if scored else "no decision was scored"
+
+
+async def ping_once(settings: Settings, instance: str, *, timeout_s: float) -> int:
+    """Wait for a heartbeat and print it; 0 when the actor is ready, else 1."""
+    try:
+        async with open_client(settings, "semif-actor ping") as client:
+            heartbeat = await client.next_heartbeat(instance, timeout_s=timeout_s)
+    except NoAnswer as error:
+        console.print(f"[bold red]ping:[/] {error}")
+        return 1
+    console.print(heartbeat_line(heartbeat), soft_wrap=True)
+    return 0 if heartbeat.state == "ready" else 1

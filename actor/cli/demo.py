@@ -1,0 +1,204 @@
+"""``semif-actor demo``: everything real, on one machine, in one command.
+
+A NATS server of its own, an actor in its own process, and a client that asks over the bus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+
+from actor.bus.client import BusClient, NoAnswer, Response, open_client
+from actor.bus.embedded import ServerFailed, embedded_server
+from actor.cli.samples import CONTROL_TEXT, SAMPLES, SHARED
+from actor.cli.show import console, option_lines, start_report
+from actor.settings import ENVIRONMENT_PREFIX, Settings
+from schemas.codec import codec_for
+from schemas.decision import Refused, ScoreReply, SharedReply
+from schemas.errors import ErrorBody
+from schemas.health import Heartbeat
+
+__all__ = ["run_demo"]
+
+INSTANCE = "demo"
+START_TIMEOUT_S = 300.0
+ASK_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+OPTIONS_CELLS = 38
+MAX_TOKENS = 2048
+"""Half the default: the proof of the largest batch is most of the start on a small machine."""
+
+
+class _DemoFailed(Exception):
+    """The demo cannot go on; the text says why."""
+
+
+async def run_demo(model: Path, *, stay: bool) -> int:
+    """Run the demo and give its exit code."""
+    if not model.is_dir():
+        console.print(f"[bold red]demo:[/] no model in {model}; `make demo-model` makes one.")
+        return 2
+    try:
+        with tempfile.TemporaryDirectory(prefix="semif-demo-") as scratch:
+            folder = Path(scratch)
+            with embedded_server(folder) as server:
+                console.print(f"[bold]nats-server[/] on {server.url}")
+                settings = Settings(nats_url=server.url)
+                async with open_client(settings, "semif-actor demo") as client:
+                    return await _with_actor(client, server.url, model, folder, stay=stay)
+    except (_DemoFailed, ServerFailed, NoAnswer) as error:
+        console.print(f"[bold red]demo:[/] {error}")
+        return 1
+
+
+async def _with_actor(client: BusClient, url: str, model: Path, folder: Path, *, stay: bool) -> int:
+    started = time.monotonic()
+    async with _actor(url, model, folder / "actor.log") as process:
+        ready = await _until_ready(client, process, folder / "actor.log")
+        console.print(start_report(ready))
+        memory = ready.engine.memory_resting_bytes / 2**30 if ready.engine else 0.0
+        console.print(
+            f"ready {time.monotonic() - started:.1f} s after the start; "
+            f"the actor holds {memory:.2f} GiB at rest\n"
+        )
+        await _ask_samples(client)
+        if stay:
+            await _stay(url, process)
+        process.terminate()
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            code = await process.wait()
+        console.print(f"actor drained and stopped with exit code {code}")
+        return code
+
+
+@asynccontextmanager
+async def _actor(url: str, model: Path, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run ``semif-actor run`` as a user would, with no settings but the demo's."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)
+    }
+    environment |= {
+        "SEMIF_NATS_URL": url,
+        "SEMIF_MODEL": str(model),
+        "SEMIF_DEVICE": "cpu",
+        "SEMIF_INSTANCE": INSTANCE,
+        "SEMIF_HEARTBEAT_S": "1",
+        "SEMIF_MAX_TOKENS": str(MAX_TOKENS),
+        "SEMIF_LOG_FORMAT": "console",
+    }
+    with log.open("wb") as file:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "actor", "run"), env=environment, stdout=file, stderr=file
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _until_ready(
+    client: BusClient, process: asyncio.subprocess.Process, log: Path
+) -> Heartbeat:
+    """Show the proofs as they pass, from the actor's own heartbeats, until it is ready."""
+    exited = asyncio.create_task(process.wait())
+    watching = asyncio.create_task(_watch(client))
+    await asyncio.wait(
+        {exited, watching}, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+    )
+    exited.cancel()
+    if watching.done():
+        return watching.result()
+    watching.cancel()
+    tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+    raise _DemoFailed(f"the actor did not become ready (exit {process.returncode}):\n{tail}")
+
+
+async def _watch(client: BusClient) -> Heartbeat:
+    with console.status("the actor starts") as status:
+        async for heartbeat in client.heartbeats(INSTANCE):
+            if heartbeat.state == "ready":
+                return heartbeat
+            if heartbeat.state == "failed":
+                console.print(start_report(heartbeat))
+                raise _DemoFailed(heartbeat.reason)
+            if heartbeat.proofs:
+                status.update(f"{heartbeat.state}: {heartbeat.proofs[-1].name}")
+    raise _DemoFailed("the heartbeats ended")
+
+
+async def _ask_samples(client: BusClient) -> None:
+    table = Table("decision", "options", "ms", show_lines=True)
+    table.columns[1].min_width = OPTIONS_CELLS
+    table.columns[2].justify = "right"
+    codec = codec_for(None)
+    for sample in (*SAMPLES, CONTROL_TEXT):
+        response = await _ask(client, sample.request(), shared=False)
+        title = Text(sample.title + "\n", style="bold").append(sample.question, style="not bold")
+        if response.error:
+            table.add_row(title, _refusal(response.error), "")
+            continue
+        reply = codec.decode(response.payload, ScoreReply)
+        lines = option_lines(reply.option_ids, reply.probabilities, reply.choice)
+        table.add_row(title, lines, f"{reply.timing.total_ms:.0f}")
+    response = await _ask(client, SHARED, shared=True)
+    shared = codec.decode(response.payload, SharedReply)
+    for result in shared.results:
+        title = Text(f"{result.id}\n", style="bold").append("one alert, shared", style="not bold")
+        if isinstance(result, Refused):
+            table.add_row(title, _refusal(result.error), "")
+        else:
+            lines = option_lines(result.option_ids, result.probabilities, result.choice)
+            table.add_row(title, lines, f"{shared.timing.total_ms:.0f}")
+    console.print(table)
+    console.print(
+        "These are real weights on the real path, but a model of 135 million parameters is too "
+        "small to judge well.\nOptions are conditional on each other and uncalibrated.",
+        style="dim",
+    )
+
+
+async def _ask(client: BusClient, request: object, *, shared: bool) -> Response:
+    return await client.ask(msgspec.json.encode(request), shared=shared, timeout_s=ASK_TIMEOUT_S)
+
+
+def _refusal(error: ErrorBody) -> Text:
+    return Text(f"{error.status} {error.code}: {error.message}", style="yellow")
+
+
+async def _stay(url: str, process: asyncio.subprocess.Process) -> None:
+    """Serve until Ctrl-C, which the terminal sends to the actor as well."""
+    console.print(f"\nserving on [bold]{url}[/]; Ctrl-C stops. In another terminal:\n")
+    console.print(
+        f"semif-actor score --server {url} --state 'The parcel never came' "
+        "--question 'Is the customer happy?' --option yes=Happy --option no=Unhappy",
+        soft_wrap=True,
+        markup=False,
+    )
+    request = SAMPLES[1].request()
+    console.print(
+        f"nats --server {url} request semif.v1.score '{msgspec.json.encode(request).decode()}'\n",
+        soft_wrap=True,
+        markup=False,
+    )
+    stop = asyncio.Event()
+    import signal  # noqa: PLC0415
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    waiting = asyncio.create_task(stop.wait())
+    exited = asyncio.create_task(process.wait())
+    await asyncio.wait({waiting, exited}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (waiting, exited):
+        task.cancel()
