@@ -6,10 +6,11 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import nats
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from actor.bus.embedded import EmbeddedServer
+from actor.bus.embedded import EmbeddedServer, embedded_server
 from schemas.codec import codec_for
 from schemas.health import Heartbeat
 
@@ -83,6 +84,21 @@ class Actor:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
+def environment_of(
+    server: EmbeddedServer, model: Path, instance: str, settings: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Give the environment of an actor: nothing of the tests' own settings, asyncio watched."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMIF_")}
+    environment |= SMALL_AND_QUICK
+    environment |= {
+        "SEMIF_NATS_URL": server.url,
+        "SEMIF_MODEL": str(model),
+        "SEMIF_INSTANCE": instance,
+        "PYTHONASYNCIODEBUG": "1",
+    }
+    return environment | dict(settings or {})
+
+
 @asynccontextmanager
 async def run_actor(
     server: EmbeddedServer,
@@ -96,15 +112,7 @@ async def run_actor(
 
     ``settings`` are environment variables on top of :data:`SMALL_AND_QUICK`.
     """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("SEMIF_")}
-    environment |= SMALL_AND_QUICK
-    environment |= {
-        "SEMIF_NATS_URL": server.url,
-        "SEMIF_MODEL": str(model),
-        "SEMIF_INSTANCE": instance,
-        "PYTHONASYNCIODEBUG": "1",
-    }
-    environment |= settings or {}
+    environment = environment_of(server, model, instance, settings)
     client = await nats.connect(server.url)
     log = folder / f"{instance}.log"
     with log.open("wb") as file:
@@ -146,3 +154,88 @@ def decision(state: Any = "The parcel never came.", **changes: Any) -> dict[str,
             {"id": "no", "description": "Unhappy"},
         ],
     } | changes
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An actor that is ready, for tests that only ask."""
+
+    url: str
+    server: EmbeddedServer
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@contextmanager
+def serving(
+    model: Path,
+    folder: Path,
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Served]:
+    """Run a server and an actor that is ready, for as long as the block lasts.
+
+    For fixtures that many tests share: no event loop runs while it starts.
+    """
+    log = folder / "actor.log"
+    with embedded_server(folder) as server, log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "actor", "run"],
+            env=environment_of(server, model, "test", settings),
+            stdout=file,
+            stderr=file,
+        )
+        try:
+            asyncio.run(_wait_ready(server, process, log))
+            yield Served(server.url, server, process, log)
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def _wait_ready(server: EmbeddedServer, process: subprocess.Popen[bytes], log: Path) -> None:
+    client = await nats.connect(server.url)
+    try:
+        subscription = await client.subscribe("semif.v1.health.test")
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            async for message in subscription.messages:
+                state = codec_for(None).decode(message.data, Heartbeat).state
+                if state == "ready":
+                    return
+                assert state != "failed", log.read_text(encoding="utf-8")
+    finally:
+        process.poll()
+        await client.close()
+
+
+async def ask(
+    client: Client,
+    request: Any,
+    *,
+    shared: bool = False,
+    headers: dict[str, str] | None = None,
+    timeout_s: float = 60.0,
+) -> Msg:
+    """Send a request (bytes as they are, everything else as JSON) and give the reply."""
+    subject = "semif.v1.score_shared" if shared else "semif.v1.score"
+    payload = request if isinstance(request, bytes) else json.dumps(request).encode()
+    return await client.request(subject, payload, timeout=timeout_s, headers=headers)
+
+
+def error_of(message: Msg) -> dict[str, Any]:
+    """Give the error of a reply, after checking that headers and body agree (ADR-32)."""
+    error: dict[str, Any] = json.loads(message.data)["error"]
+    assert message.headers is not None
+    assert message.headers["Nats-Service-Error-Code"] == str(error["status"])
+    assert message.headers["Nats-Service-Error"].isascii()
+    return error
+
+
+def patched(folder: Path, code: str) -> dict[str, str]:
+    """Give an environment in which ``code`` runs when the actor's interpreter starts.
+
+    For faults that no request, model or server can cause: the process is real otherwise.
+    """
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
+    return {"PYTHONPATH": str(folder)}

@@ -147,6 +147,8 @@ def _from_gguf(
     import torch  # noqa: PLC0415 - half a second, for this command only
     import transformers  # noqa: PLC0415
 
+    transformers.utils.logging.disable_progress_bar()  # ``progress`` tells the steps
+    transformers.utils.logging.set_verbosity_error()
     with source.open("rb") as file:
         revision = hashlib.file_digest(file, "sha256").hexdigest()[:40]
     where = {"gguf_file": source.name, "local_files_only": True}
