@@ -64,6 +64,7 @@ async def serve(settings: Settings, prove: Prove = _prove_engine) -> Exit:
     process = _Process(settings)
     try:
         await process.unless_stopped(process.connection.open())
+        await process.heartbeat.publish()
         heartbeats = asyncio.create_task(process.heartbeat.run(), name="heartbeats")
         try:
             return await process.run(prove)

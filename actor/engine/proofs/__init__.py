@@ -24,7 +24,7 @@ __all__ = ["prove"]
 
 
 def prove(settings: Settings, ledger: Ledger) -> TorchEngine:
-    """Load the model and prove it, in the order of design section 7; the bus comes later.
+    """Load the model and prove it; each proof stands on those before it. The bus comes later.
 
     Runs on the GPU thread, for half a minute or more. Raises ``ProofFailed``.
     """
@@ -61,11 +61,11 @@ def prove(settings: Settings, ledger: Ledger) -> TorchEngine:
         note.detail = f"{binding.distribution} {binding.version}"
         note.fact("semif", (binding.distribution, binding.version, binding.source_sha256))
 
-    with ledger.proof("answer_slots") as note:
-        prove_answer_slots(binding, loaded.tokenizer, note)
-
     with ledger.proof("template") as note:
         prove_template(binding, loaded.tokenizer, note)
+
+    with ledger.proof("answer_slots") as note:
+        prove_answer_slots(binding, loaded.tokenizer, note)
 
     scorer = ReferenceScorer(
         binding, loaded.model, loaded.tokenizer, loaded.info, settings.max_tokens
