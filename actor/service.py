@@ -122,7 +122,8 @@ class _Process:
         except _Stop:  # while proving: there is nothing to drain
             abandoned = 0
         self.enter(State.STOPPED)
-        _log.info("stopped", abandoned=abandoned)
+        if abandoned:
+            _log.warning("the drain's deadline passed", abandoned=abandoned)
         return Exit.WORK_ABANDONED if abandoned else Exit.CLEAN
 
     async def serve_with(self, engine: Engine) -> int:

@@ -33,7 +33,6 @@ class Subjects(msgspec.Struct, frozen=True):
 
     prefix: str = "semif.v1"
     """Leading tokens of every subject; the version of the contract is the last of them."""
-    """Leading tokens of every subject."""
 
     @property
     def score(self) -> str:

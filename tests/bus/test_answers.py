@@ -26,7 +26,7 @@ WORDS = (
 
 
 def mixed_decisions(count: int) -> list[dict[str, Any]]:
-    """Give decisions of every kind of state, 2 to 16 options, short and long."""
+    """Give decisions over every kind of state, with 2 to 5 options and some with all 16."""
     dice = random.Random(7)  # noqa: S311 - the same mix each run
 
     def words(low: int, high: int) -> str:
@@ -35,9 +35,9 @@ def mixed_decisions(count: int) -> list[dict[str, Any]]:
     def state(kind: int) -> Any:
         match kind % 6:
             case 0:
-                return words(1, 60)
+                return words(1, 25)
             case 1:
-                return {"subject": words(1, 6), "body": words(5, 40), "n": dice.random()}
+                return {"subject": words(1, 6), "body": words(5, 20), "n": dice.random()}
             case 2:
                 return [words(1, 4) for _ in range(dice.randint(1, 8))]
             case 3:
@@ -51,7 +51,7 @@ def mixed_decisions(count: int) -> list[dict[str, Any]]:
         {
             "id": f"d{index}",
             "state": state(index),
-            "question": words(2, 12) + "?",
+            "question": words(2, 8) + "?",
             "options": [
                 {"id": f"o{n}", "description": f"{n} {words(1, 4)}"} for n in range(2 + index % 15)
             ],

@@ -53,7 +53,10 @@ def installed(tmp_path: Path, change: Callable[[str], str] = str) -> Path:
     program = shutil.which("true")
     assert program
     text, count = re.subn(
-        r"^ExecStart=\S+", f"ExecStart={program}", UNIT.read_text(encoding="utf-8"), flags=re.M
+        r"^ExecStart=\S+",
+        f"ExecStart={program}",
+        UNIT.read_text(encoding="utf-8"),
+        flags=re.MULTILINE,
     )
     assert count == 1
     copy = tmp_path / UNIT.name
@@ -93,7 +96,7 @@ def test_a_mistake_in_the_unit_is_noticed(tmp_path: Path, good: str, bad: str) -
 
 
 def test_exposure_stays_low(tmp_path: Path) -> None:
-    """systemd's own review finds no more exposed than CUDA and the network need."""
+    """The review by systemd finds no more exposed than CUDA and the network need."""
     threshold = f"--threshold={EXPOSURE_MAX * 10:.0f}"  # systemd counts it in tenths
     copy = str(installed(tmp_path))
     result = analyze("security", "--offline=yes", "--no-pager", threshold, copy)
@@ -161,6 +164,6 @@ def test_secrets_named_in_the_example_are_loaded_by_the_unit() -> None:
 
 def test_every_exit_code_is_explained() -> None:
     """The table for three in the morning has a row for each code, and agrees with the unit."""
-    rows = re.findall(r"^\| (\d) \| .*$", README.read_text(encoding="utf-8"), re.M)
+    rows = re.findall(r"^\| (\d) \| .*$", README.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(map(int, rows)) == sorted(RESTARTED)
     assert {int(code) for code in Exit} <= RESTARTED.keys()
