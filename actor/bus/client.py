@@ -83,20 +83,24 @@ class BusClient:
 
 @asynccontextmanager
 async def open_client(settings: Settings, name: str) -> AsyncIterator[BusClient]:
-    """Connect once, without retries; raises :class:`NoAnswer` when no server answers."""
+    """Connect, or raise :class:`NoAnswer` at once: a person or a probe waits."""
     client = Client()
+    errors: list[Exception] = []
     try:
         await client.connect(
             servers=[url.strip() for url in settings.nats_url.split(",")],
             name=name,
-            error_cb=guarded_callback(lambda _error: None),
+            error_cb=guarded_callback(errors.append),
+            # allow_reconnect does not bound the first connect, only these two do.
             allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
             connect_timeout=CONNECT_TIMEOUT_S,
             **credentials(settings),
         )
     except Exception as error:  # noqa: BLE001 - nats-py and ssl raise a dozen kinds here
-        reason = str(error) or type(error).__name__
-        raise NoAnswer(f"no connection to NATS: {reason}") from None
+        cause = errors[-1] if errors else error
+        raise NoAnswer(f"no connection to NATS: {cause or type(cause).__name__}") from None
     try:
         yield BusClient(client, Subjects(settings.subject_prefix))
     finally:

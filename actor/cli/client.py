@@ -29,7 +29,7 @@ def build_request(
     if state is None or question is None or not options:
         raise ValueError("give --state, --question and at least two --option, or a file")
     pairs = [option.partition("=") for option in options]
-    if any(not separator for _, separator, _ in pairs):
+    if not all(name and separator for name, separator, _ in pairs):
         raise ValueError("an --option is ID=DESCRIPTION")
     return msgspec.json.encode(
         {

@@ -22,7 +22,7 @@ from schemas.errors import (
 )
 
 TABLE = {
-    # code: (status, retryable)
+    # each code with its status, and whether a retry makes sense
     "malformed": (400, False),
     "too_large": (413, False),
     "unsupported_media_type": (415, False),
