@@ -100,7 +100,8 @@ async def open_client(settings: Settings, name: str) -> AsyncIterator[BusClient]
         )
     except Exception as error:  # noqa: BLE001 - nats-py and ssl raise a dozen kinds here
         cause = errors[-1] if errors else error
-        raise NoAnswer(f"no connection to NATS: {cause or type(cause).__name__}") from None
+        reason = str(cause) or type(cause).__name__
+        raise NoAnswer(f"no connection to NATS: {reason}") from None
     try:
         yield BusClient(client, Subjects(settings.subject_prefix))
     finally:

@@ -53,15 +53,15 @@ def find_binary() -> Path:
 
 @contextmanager
 def embedded_server(
-    folder: Path, *, config: Path | None = None, trace: bool = False
+    folder: Path, *, config: Path | None = None, port: int = -1, trace: bool = False
 ) -> Iterator[EmbeddedServer]:
     """Run a server until the block ends; its files go into ``folder``.
 
-    Loopback and ports of the system's choice: nats-server's own default is every interface,
-    port 4222, no authentication.
+    Loopback and, at -1, a port of the system's choice: nats-server's own default is every
+    interface, port 4222, no authentication.
     """
     log = folder / "nats-server.log"
-    command = [str(find_binary()), "-a", "127.0.0.1", "-p", "-1", "-m", "-1"]
+    command = [str(find_binary()), "-a", "127.0.0.1", "-p", str(port), "-m", "-1"]
     command += ["--ports_file_dir", str(folder), "-l", str(log)]
     command += ["-c", str(config)] if config else []
     command += ["-DV"] if trace else []
