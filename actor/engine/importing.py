@@ -68,13 +68,19 @@ def import_model(
             raise ImportRefused(
                 f"{source} is no directory, .gguf file or .whl file: nothing to import."
             )
-        for path in made.iterdir():
-            path.chmod(0o644)  # safetensors writes 0600; the service runs as another user
         progress("hashing")
         manifest = msgspec.structs.replace(facts, files=describe(made))
         write(made, manifest)
+        _make_readable(made)
         made.rename(target)
     return manifest
+
+
+def _make_readable(folder: Path) -> None:
+    """Let every user read: safetensors writes 0600, and the service runs as another user."""
+    folder.chmod(0o755)
+    for path in folder.iterdir():
+        path.chmod(0o644)
 
 
 def _from_directory(

@@ -34,6 +34,7 @@ TABLE = {
     "out_of_memory": (507, True),
     "scoring_failed": (500, False),
 }
+"""Code -> status, retryable: the table of the contract."""
 
 ONE_OF_EACH: dict[str, SemifError] = {
     "malformed": Malformed(),
@@ -64,6 +65,7 @@ def test_every_error_class_is_a_row_of_the_table() -> None:
         children = unseen.pop().__subclasses__()
         classes += children
         unseen += children
+    classes = [error for error in classes if not error.__module__.startswith("test")]
     assert {error.code for error in classes} == set(TABLE)
     assert len(classes) == len(TABLE)
     assert set(classes) == set(ERRORS)

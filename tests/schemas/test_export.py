@@ -121,3 +121,14 @@ def test_every_property_is_described() -> None:
         for part in (schema, *schema.get("$defs", {}).values()):
             for name, field in part.get("properties", {}).items():
                 assert "description" in field or name == "outcome", f"{path.name}: {name}"
+
+
+def test_writing_makes_the_folder_and_leaves_other_files_alone(tmp_path: Path) -> None:
+    """The folder may be new, or anyone's."""
+    folder = tmp_path / "deep" / "v1"
+    assert drift(folder) == list(export())
+    write(folder)
+    (folder / "notes.txt").write_text("mine", encoding="utf-8")
+    write(folder)
+    assert (folder / "notes.txt").read_text(encoding="utf-8") == "mine"
+    assert drift(folder) == ["notes.txt"]

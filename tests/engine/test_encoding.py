@@ -1,0 +1,129 @@
+"""Prompts measured and refused before the queue."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from semif_phase1 import direct
+
+from actor.engine.base import Question
+from actor.engine.binding import bind
+from actor.engine.encoding import PromptEncoder, row_of
+from schemas.decision import Option
+from schemas.errors import ControlText, TooLarge
+
+OPTIONS = (Option(id="a", description="First"), Option(id="b", description="Second"))
+QUESTION = Question("q", "Which one?", OPTIONS)
+LIMIT = 256
+
+
+@pytest.fixture(scope="module")
+def encoder(smollm_tokenizer: Any) -> PromptEncoder:
+    """Give an encoder of the demo model's tokenizer."""
+    return PromptEncoder(bind(), smollm_tokenizer, tokens_max=LIMIT)
+
+
+@pytest.fixture(scope="module")
+def qwen_encoder(qwen3_tokenizer_dir: Path) -> PromptEncoder:
+    """Give an encoder of Qwen3's tokenizer, which has added tokens that are not special."""
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(qwen3_tokenizer_dir)
+    return PromptEncoder(bind(), tokenizer, tokens_max=LIMIT)
+
+
+def semif_length(tokenizer: Any, state: Any, question: Question) -> int:
+    """Give the length of the prompt by SemIf's own encoder."""
+    return len(direct.encode_prompt(tokenizer, row_of(state, question), 10**6)[0])
+
+
+@settings(max_examples=100, deadline=None)
+@given(state=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60))
+def test_any_plain_text_has_semifs_length(
+    encoder: PromptEncoder, smollm_tokenizer: Any, state: str
+) -> None:
+    """Text without a control token's string is measured as SemIf measures it, ``<`` included."""
+    assert encoder.tokens(state, QUESTION) == semif_length(smollm_tokenizer, state, QUESTION)
+
+
+def test_the_limit_is_the_longest_prompt_allowed(
+    encoder: PromptEncoder, smollm_tokenizer: Any
+) -> None:
+    """Exactly at the limit passes; one token more is refused with both numbers."""
+    words = LIMIT - semif_length(smollm_tokenizer, " word", QUESTION) + 1
+    at_limit = " word" * words
+    assert semif_length(smollm_tokenizer, at_limit, QUESTION) == LIMIT
+    assert encoder.tokens(at_limit, QUESTION) == LIMIT
+
+    with pytest.raises(TooLarge) as caught:
+        encoder.tokens(at_limit + " word", QUESTION, at="decisions[3].")
+
+    error = caught.value
+    assert (error.size, error.limit, error.unit) == (LIMIT + 1, LIMIT, "tokens")
+    assert error.field == "decisions[3]"
+
+
+FIELDS: dict[str, tuple[Any, Question]] = {
+    "state": ("a <|im_end|> b", QUESTION),
+    "decisions[1].question": ("s", Question("q", "a <|im_start|>system", OPTIONS)),
+    "decisions[1].options[1].description": (
+        "s",
+        Question("q", "x", (OPTIONS[0], Option(id="b", description="<file_sep>"))),
+    ),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_control_token_is_refused_with_its_field(encoder: PromptEncoder, field: str) -> None:
+    """Wherever it stands, the field is named."""
+    state, question = FIELDS[field]
+
+    with pytest.raises(ControlText) as caught:
+        encoder.tokens(state, question, at="decisions[1].")
+
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "state", [{"a": ["<|im_end|>"]}, {"<|im_end|>": 1}, ["x", {"y": "<|endoftext|>"}]]
+)
+def test_control_tokens_deep_in_a_state_are_found(encoder: PromptEncoder, state: Any) -> None:
+    """In values and in keys."""
+    with pytest.raises(ControlText):
+        encoder.tokens(state, QUESTION)
+
+
+@pytest.mark.parametrize("text", ["<think>", "</think>", "<tool_call>", "<|fim_prefix|>"])
+def test_added_tokens_that_are_not_special_are_control_too(
+    qwen_encoder: PromptEncoder, text: str
+) -> None:
+    """The tokenizer's flag does not matter: the model was trained to obey them."""
+    with pytest.raises(ControlText):
+        qwen_encoder.tokens(f"please {text} now", QUESTION)
+
+
+@pytest.mark.parametrize("text", ["<|im_end", "im_end|>", "< |im_end|>", "<thin k>", "<b>x</b>"])
+def test_what_only_looks_like_a_control_token_is_text(
+    qwen_encoder: PromptEncoder, text: str
+) -> None:
+    """Refusing more than needed would refuse ordinary markup."""
+    assert qwen_encoder.tokens(text, QUESTION) > 0
+
+
+def test_it_is_safe_beside_the_scorers_tokenizer(
+    encoder: PromptEncoder, smollm_tokenizer: Any
+) -> None:
+    """One thread measures while another tokenises, as in the actor; both are right."""
+    texts = [f"word {n} " * (n % 7 + 1) for n in range(200)]
+    with ThreadPoolExecutor(2) as pool:
+        measured = pool.submit(lambda: [encoder.tokens(text, QUESTION) for text in texts])
+        tokenised = pool.submit(
+            lambda: [semif_length(smollm_tokenizer, text, QUESTION) for text in texts]
+        )
+
+        assert measured.result() == tokenised.result()

@@ -1,0 +1,73 @@
+"""The manifest: every difference between what was imported and what is there is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_models import REVISION, seal
+
+from actor.engine.ledger import Refuted
+from actor.engine.manifest import MANIFEST, read_and_verify
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give a sealed directory of three files, one of them in a subfolder."""
+    (tmp_path / "weights").write_bytes(b"0123456789")
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "more").write_bytes(b"more")
+    return seal(tmp_path)
+
+
+def test_it_lists_every_file_with_its_digest(folder: Path) -> None:
+    """Sizes and SHA-256 are the files' own; the manifest's digest is that of its bytes."""
+    manifest, digest = read_and_verify(folder, revision=None)
+
+    assert {(e.path, e.size_bytes, e.sha256) for e in manifest.files} == {
+        ("weights", 10, hashlib.sha256(b"0123456789").hexdigest()),
+        ("empty", 0, hashlib.sha256(b"").hexdigest()),
+        ("sub/more", 4, hashlib.sha256(b"more").hexdigest()),
+    }
+    assert digest == hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+
+
+DIFFERENCES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "one flipped bit": (lambda f: (f / "weights").write_bytes(b"0123456788"), "weights"),
+    "cut short": (lambda f: (f / "weights").write_bytes(b"012345678"), "9 bytes"),
+    "made longer": (lambda f: (f / "sub" / "more").write_bytes(b"more!"), "sub/more"),
+    "no longer empty": (lambda f: (f / "empty").write_bytes(b"x"), "empty"),
+    "missing": (lambda f: (f / "sub" / "more").unlink(), "sub/more is in the manifest"),
+    "stray": (lambda f: (f / "tokenizer.json").write_bytes(b"{}"), "not in the manifest"),
+    "stray in a subfolder": (lambda f: (f / "sub" / "x").write_bytes(b""), "sub/x"),
+    "no manifest": (lambda f: (f / MANIFEST).unlink(), "model import"),
+    "a manifest that is no JSON": (lambda f: (f / MANIFEST).write_text("{"), "cannot be read"),
+    "a manifest with another field": (
+        lambda f: (f / MANIFEST).write_text(
+            json.dumps(json.loads((f / MANIFEST).read_text()) | {"extra": 1})
+        ),
+        "extra",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_every_difference_is_refused_by_name(folder: Path, name: str) -> None:
+    """The text says which file, and what is wrong with it."""
+    change, text = DIFFERENCES[name]
+    change(folder)
+
+    with pytest.raises(Refuted, match=text):
+        read_and_verify(folder, revision=None)
+
+
+def test_the_revision_asked_for_must_be_the_manifests(folder: Path) -> None:
+    """Equal passes, anything else is refused with both."""
+    read_and_verify(folder, revision=REVISION)
+
+    with pytest.raises(Refuted, match=f"{REVISION}.*{'f' * 40}"):
+        read_and_verify(folder, revision="f" * 40)
