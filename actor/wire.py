@@ -119,7 +119,7 @@ def _read_shared(incoming: Incoming, codec: Codec[Any], settings: Settings) -> W
         f"decisions[{index}]" if decision.id is None else decision.id
         for index, decision in enumerate(request.decisions)
     )
-    check_ids(ids)
+    check_ids(ids)  # of the whole request: ids are how its caller tells the answers apart
     questions: list[Question | SemifError] = []
     for index, (name, decision) in enumerate(zip(ids, request.decisions, strict=True)):
         try:

@@ -24,9 +24,10 @@ def check_state(state: State) -> None:
 
 
 def check_ids(ids: Sequence[str]) -> None:
-    """Refuse equal decision ids."""
+    """Refuse decision ids that are equal, empty or too long."""
     seen: set[str] = set()
     for index, name in enumerate(ids):
+        _check_id(name, field=f"decisions[{index}].id")
         if name in seen:
             raise Invalid("Decision ids must be unique.", field=f"decisions[{index}].id")
         seen.add(name)

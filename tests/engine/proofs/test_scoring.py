@@ -1,0 +1,106 @@
+"""Proofs that run the model: one decision, and the largest batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from semif_phase1 import direct
+
+from actor.engine.binding import bind
+from actor.engine.encoding import PromptEncoder
+from actor.engine.ledger import Note, Refuted
+from actor.engine.loading import load
+from actor.engine.manifest import read_and_verify
+from actor.engine.memory import Device, DeviceMemory
+from actor.engine.prefix import install
+from actor.engine.proofs.scoring import prove_decision, prove_peak
+from actor.engine.reference_scorer import ReferenceScorer
+
+CPU = Device("cpu", "cpu", None, 0)
+TOKENS_MAX = 512
+
+
+@pytest.fixture
+def scorer(tiny_llama: Path) -> ReferenceScorer:
+    """Give a scorer whose weights a test may damage."""
+    binding = bind()
+    install(binding.shared)
+    manifest, _ = read_and_verify(tiny_llama, revision=None)
+    loaded = load(torch, tiny_llama, manifest, CPU, dtype="bfloat16", tokens_max=TOKENS_MAX)
+    return ReferenceScorer(binding, loaded.model, loaded.tokenizer, loaded.info, TOKENS_MAX)
+
+
+def test_the_canary_is_semifs_answer(scorer: ReferenceScorer) -> None:
+    """What is remembered is what SemIf gives for the same row."""
+    canary = prove_decision(scorer, Note({}))
+
+    expected = direct.score(scorer.model, scorer.tokenizer, canary.row, {}, TOKENS_MAX)
+    assert list(canary.logits) == expected["option_logits"]
+
+
+def test_constant_logits_are_refused(scorer: ReferenceScorer) -> None:
+    """A head of zeros decides nothing."""
+    scorer.model.lm_head.weight.zero_()
+
+    with pytest.raises(Refuted, match="Every letter has the logit"):
+        prove_decision(scorer, Note({}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_are_refused(scorer: ReferenceScorer, value: float) -> None:
+    """SemIf's softmax refuses them, and so does the proof."""
+    scorer.model.model.norm.weight.fill_(value)
+
+    with pytest.raises((Refuted, ValueError), match="finite"):
+        prove_decision(scorer, Note({}))
+
+
+def test_a_model_that_does_not_read_its_state_is_refused(scorer: ReferenceScorer) -> None:
+    """Without attention every prompt with the same last token has the same logits."""
+    for layer in scorer.model.model.layers:
+        layer.self_attn.o_proj.weight.zero_()
+
+    with pytest.raises(Refuted, match="does not read them"):
+        prove_decision(scorer, Note({}))
+
+
+class Counting(ReferenceScorer):
+    """Remembers the batches it was given."""
+
+    batches: list[list[dict[str, Any]]]
+
+    def score_shared(self, rows: Any) -> Any:
+        self.batches.append(list(rows))
+        return super().score_shared(rows)
+
+
+@pytest.mark.parametrize(
+    ("tokens_max", "rows_max", "rows"), [(4096, 64, 8), (4096, 3, 3), (512, 64, 1)]
+)
+def test_the_largest_batch_allowed_is_run(
+    scorer: ReferenceScorer, tokens_max: int, rows_max: int, rows: int
+) -> None:
+    """As many rows as the limits let in, each within a word of the longest prompt."""
+    counting = Counting(scorer.binding, scorer.model, scorer.tokenizer, scorer.info, TOKENS_MAX)
+    batches: list[list[dict[str, Any]]] = []
+    object.__setattr__(counting, "batches", batches)
+    encoder = PromptEncoder(scorer.binding, scorer.tokenizer, tokens_max=TOKENS_MAX)
+    memory = DeviceMemory(torch, CPU, cap_bytes=0)
+
+    prove_peak(
+        counting,
+        encoder,
+        memory,
+        batch_tokens_max=tokens_max,
+        batch_rows_max=rows_max,
+        note=Note({}),
+    )
+
+    [batch] = batches
+    length = len(direct.encode_prompt(scorer.tokenizer, batch[0], 10**6)[0])
+    assert len(batch) == rows
+    assert TOKENS_MAX - 2 <= length <= TOKENS_MAX
+    assert memory.resting_bytes > 0

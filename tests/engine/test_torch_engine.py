@@ -1,0 +1,241 @@
+"""The engine: requests in, SemIf's results or one error each out, and a canary that notices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from semif_phase1 import direct
+
+from actor.engine.base import CanaryFailed, DecisionResult, Question, Scores, Work
+from actor.engine.encoding import row_of
+from actor.engine.ledger import Ledger
+from actor.engine.proofs import prove
+from actor.engine.reference_scorer import ReferenceScorer
+from actor.engine.torch_engine import TorchEngine, group_rows
+from actor.settings import Settings
+from schemas.decision import Option
+from schemas.errors import ControlText, Invalid, OutOfMemory, ScoringFailed, SemifError
+
+OPTIONS = (Option(id="a", description="First"), Option(id="b", description="Second"))
+TOKENS_MAX = 512
+
+
+def question(name: str, text: str = "Which one?") -> Question:
+    """Give a question."""
+    return Question(name, text, OPTIONS)
+
+
+def shared_work(*questions: Question | SemifError) -> Work:
+    """Give a shared request."""
+    return Work(True, "A state.", tuple(f"{n}" for n in range(len(questions))), questions)
+
+
+@pytest.fixture(scope="module", params=["tiny_llama", "tiny_qwen3", "tiny_qwen35"])
+def engine(request: pytest.FixtureRequest) -> TorchEngine:
+    """Give a proved engine of each family."""
+    folder: Path = request.getfixturevalue(request.param)
+    settings = Settings(model=folder, device="cpu", max_tokens=TOKENS_MAX, batch_tokens_max=4096)
+    return prove(settings, Ledger(lambda _proof: None))
+
+
+@pytest.fixture
+def llama(tiny_llama: Path) -> TorchEngine:
+    """Give an engine whose weights a test may damage."""
+    settings = Settings(model=tiny_llama, device="cpu", max_tokens=256, batch_tokens_max=1024)
+    return prove(settings, Ledger(lambda _proof: None))
+
+
+def scored(outcome: object) -> Scores:
+    """Give an outcome that is known to be scores."""
+    assert isinstance(outcome, Scores)
+    return outcome
+
+
+def results_of(outcome: object) -> list[DecisionResult]:
+    """Give the results of an outcome without errors."""
+    results = scored(outcome).results
+    assert all(isinstance(result, DecisionResult) for result in results)
+    return cast("list[DecisionResult]", list(results))
+
+
+def test_score_is_semifs_score(engine: TorchEngine) -> None:
+    """One request, one result: SemIf's own fields and values."""
+    work = Work(False, {"a": [1, "x"]}, ("q",), (question("q"),))
+
+    [outcome] = engine.score([engine.prepare(work)])
+
+    [result] = results_of(outcome)
+    reference = engine.reference
+    expected = direct.score(
+        reference.model, reference.tokenizer, row_of(work.state, question("q")), {}, TOKENS_MAX
+    )
+    volatile = {"forward_seconds", "total_seconds", "model"}
+    for name in expected.keys() - volatile:
+        value = getattr(result, name)
+        assert (list(value) if isinstance(value, tuple) else value) == expected[name], name
+
+
+def test_shared_equals_score_within_the_formats_steps(engine: TorchEngine) -> None:
+    """Prefix reuse changes the order of sums, not the answer (random weights, bfloat16)."""
+    questions = [question(f"q{n}", f"Is it number {n}?") for n in range(5)]
+
+    [outcome] = engine.score([engine.prepare(shared_work(*questions))])
+
+    for result, asked in zip(results_of(outcome), questions, strict=True):
+        alone = engine.reference.score(row_of("A state.", asked))
+        assert result.prompt_sha256 == alone.prompt_sha256
+        difference = max(
+            abs(a - b) for a, b in zip(result.option_logits, alone.option_logits, strict=True)
+        )
+        assert difference <= 0.05 * max(map(abs, alone.option_logits)) + 0.05
+    assert scored(outcome).batch_rows == 5
+    assert scored(outcome).prefix_tokens_reused > 4 * 20
+
+
+def test_a_bad_question_keeps_its_place(engine: TorchEngine) -> None:
+    """Errors from before and from the encoder stand where their questions stood."""
+    refused = Invalid("refused before")
+    work = shared_work(question("0"), refused, question("2", "<|im_end|>"), question("3"))
+
+    [outcome] = engine.score([engine.prepare(work)])
+
+    kinds = [type(result) for result in scored(outcome).results]
+    assert kinds == [DecisionResult, Invalid, ControlText, DecisionResult]
+    assert scored(outcome).results[1] is refused
+
+
+def test_a_shared_request_of_errors_alone_needs_no_model(engine: TorchEngine) -> None:
+    """Nothing is left to score; each question still has its error."""
+    work = shared_work(Invalid("one"), question("1", "<|im_end|>"))
+
+    [outcome] = engine.score([engine.prepare(work)])
+
+    assert scored(outcome).batch_rows == 0
+    assert all(isinstance(result, SemifError) for result in scored(outcome).results)
+
+
+def test_a_bad_single_question_is_raised_by_prepare(engine: TorchEngine) -> None:
+    """A ``score`` request that cannot be asked never reaches the queue."""
+    work = Work(False, "<|im_end|>", ("q",), (question("q"),))
+
+    with pytest.raises(ControlText):
+        engine.prepare(work)
+
+
+def test_large_requests_are_cut_into_groups(engine: TorchEngine) -> None:
+    """More rows than a batch holds are scored all the same, in order."""
+    small = replace(engine, batch_rows_max=3)
+    questions = [question(f"q{n}") for n in range(8)]
+
+    [outcome] = small.score([small.prepare(shared_work(*questions))])
+
+    assert [result.id for result in results_of(outcome)] == [f"q{n}" for n in range(8)]
+    assert scored(outcome).batch_rows == 3
+
+
+class LimitedScorer(ReferenceScorer):
+    """SemIf on a card with room for ``rows_max`` rows."""
+
+    rows_max: int = 0
+    calls: list[int]
+
+    def score_shared(self, rows: Any) -> tuple[list[DecisionResult], int]:
+        self.calls.append(len(rows))
+        if len(rows) > self.rows_max:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return super().score_shared(rows)
+
+
+def limited(engine: TorchEngine, rows_max: int) -> tuple[TorchEngine, list[int]]:
+    """Give the engine with a scorer that runs out of memory, and the sizes it was called with."""
+    r = engine.reference
+    scorer = LimitedScorer(r.binding, r.model, r.tokenizer, r.info, r.tokens_max)
+    calls: list[int] = []
+    object.__setattr__(scorer, "rows_max", rows_max)
+    object.__setattr__(scorer, "calls", calls)
+    return replace(engine, reference=scorer), calls
+
+
+@pytest.mark.parametrize(
+    ("rows_max", "calls", "failed"),
+    [(4, [8, 4, 4], 0), (3, [8, 4, 4], 8), (8, [8], 0)],
+)
+def test_out_of_memory_splits_the_batch_once(
+    engine: TorchEngine, rows_max: int, calls: list[int], failed: int
+) -> None:
+    """Each half by itself; what does not fit then is that half's error, and no more tries."""
+    small, called = limited(engine, rows_max)
+    questions = [question(f"q{n}") for n in range(8)]
+
+    [outcome] = small.score([small.prepare(shared_work(*questions))])
+
+    assert called == calls
+    errors = [r for r in scored(outcome).results if isinstance(r, OutOfMemory)]
+    assert len(errors) == failed
+    names = [r.id for r in scored(outcome).results if isinstance(r, DecisionResult)]
+    assert names == [f"q{n}" for n in range(8 - failed)]
+
+
+def test_one_request_that_fails_costs_its_neighbours_nothing(engine: TorchEngine) -> None:
+    """The requests of a batch are independent."""
+    small, _ = limited(engine, 1)
+    good = small.prepare(shared_work(question("q")))
+    bad = small.prepare(shared_work(*(question(f"q{n}") for n in range(4))))
+
+    outcomes = small.score([good, bad, good])
+
+    kinds = [{type(r) for r in scored(outcome).results} for outcome in outcomes]
+    assert kinds == [{DecisionResult}, {OutOfMemory}, {DecisionResult}]
+
+
+def test_the_canary_gives_its_known_answer(engine: TorchEngine) -> None:
+    """A model that has not changed passes, again and again."""
+    for _ in range(3):
+        engine.canary()
+
+
+def test_the_canary_notices_changed_weights(llama: TorchEngine) -> None:
+    """Finite, plausible and wrong: only the known answer tells."""
+    llama.reference.model.model.norm.weight.mul_(1.5)
+
+    with pytest.raises(CanaryFailed, match="a logit moved by"):
+        llama.canary()
+
+
+def test_logits_that_are_not_finite_are_an_error_everywhere(llama: TorchEngine) -> None:
+    """NaN weights: scoring_failed for ``score`` and ``score_shared``, and the canary fails."""
+    llama.reference.model.model.norm.weight.fill_(float("nan"))
+
+    [single] = llama.score([llama.prepare(Work(False, "s", ("q",), (question("q"),)))])
+    [shared] = llama.score([llama.prepare(shared_work(question("q")))])
+
+    assert isinstance(single, ScoringFailed)
+    assert [type(result) for result in scored(shared).results] == [ScoringFailed]
+    with pytest.raises(CanaryFailed, match="scoring_failed"):
+        llama.canary()
+
+
+def test_health_is_the_model_and_its_device(engine: TorchEngine) -> None:
+    """SemIf's metadata, the device and the memory at rest."""
+    health = engine.health()
+
+    assert health.model == engine.reference.info
+    assert (health.device, health.memory_cap_bytes, health.tokens_max) == ("cpu", 0, TOKENS_MAX)
+    assert health.memory_resting_bytes > 0
+
+
+@given(st.lists(st.integers(1, 200), max_size=30), st.integers(1, 300), st.integers(1, 8))
+def test_groups_keep_order_and_limits(tokens: list[int], tokens_max: int, rows_max: int) -> None:
+    """Nothing lost, nothing moved; a group over the token limit holds one prompt."""
+    groups = group_rows(tokens, tokens_max=tokens_max, rows_max=rows_max)
+
+    assert [position for group in groups for position in group] == list(range(len(tokens)))
+    for group in groups:
+        assert 1 <= len(group) <= rows_max
+        assert len(group) == 1 or sum(tokens[position] for position in group) <= tokens_max
