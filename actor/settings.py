@@ -184,6 +184,15 @@ def _check_together(settings: Settings) -> None:
 
 
 def shown(name: str, value: object) -> str:
-    """Give ``value`` for people, without the password that a URL may hold."""
+    """Give ``value`` for people, without the password or token that a URL may hold."""
     text = "" if value is None else str(value)
-    return re.sub(r"//([^/@:]*):[^/@]*@", r"//\1:***@", text) if name == "nats_url" else text
+    return ",".join(map(_without_secret, text.split(","))) if name == "nats_url" else text
+
+
+def _without_secret(url: str) -> str:
+    start, at, host = url.rpartition("@")
+    if not at:
+        return url
+    scheme, slashes, user_info = start.rpartition("//")
+    user, colon, _ = user_info.partition(":")
+    return f"{scheme}{slashes}{user + colon if colon else ''}***@{host}"

@@ -124,7 +124,7 @@ def test_code_in_the_model_is_never_run(tiny_llama: Path, tmp_path: Path) -> Non
 
 def test_more_tokens_than_positions_are_refused(tiny_llama: Path) -> None:
     """Beyond its positions a model answers nonsense."""
-    assert loaded_from(tiny_llama, tokens_max=8192)
+    assert loaded_from(tiny_llama, tokens_max=8192).model is not None
 
     with pytest.raises(Refuted, match="8193 is more than the 8192"):
         loaded_from(tiny_llama, tokens_max=8193)
@@ -164,4 +164,4 @@ def test_loading_opens_no_socket(tiny_llama: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
-    assert loaded_from(tiny_llama)
+    assert loaded_from(tiny_llama).model is not None

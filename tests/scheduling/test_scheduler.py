@@ -1,0 +1,201 @@
+"""Jobs in order to the GPU thread, outcomes back, and an end that leaves nobody waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Self
+
+import pytest
+from scripted_engine import DONE, ScriptedEngine, prepared
+
+from actor.engine.base import CanaryFailed, Outcome, Scores
+from actor.scheduling.admission import Admission
+from actor.scheduling.batcher import Batcher
+from actor.scheduling.gpu_thread import EngineDied, GpuThread
+from actor.scheduling.job import Job
+from actor.scheduling.scheduler import Scheduler
+from schemas.errors import Draining, OutOfMemory, ScoringFailed, SemifError
+
+
+class Running:
+    """A scheduler with its task and its thread."""
+
+    def __init__(self, engine: ScriptedEngine, *, canary_s: float = 3600) -> None:
+        self.engine = engine
+        self.gpu = GpuThread()
+        self.admission = Admission(jobs_max=100, bytes_max=100)
+        self.scheduler = Scheduler(engine, self.gpu, self.admission, canary_s=canary_s)
+        self.task = asyncio.create_task(self.scheduler.run())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        self.engine.gate.set()
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        await self.gpu.stop(within_s=5)
+
+    async def busy_with(self, name: str) -> asyncio.Task[object]:
+        """Ask ``name`` and wait until the engine works on it, held there."""
+        self.engine.gate.clear()
+        self.engine.entered.clear()
+        task = self.ask(name)
+        await asyncio.to_thread(self.engine.entered.wait)
+        return task
+
+    def ask(self, name: str) -> asyncio.Task[object]:
+        """Ask in a task of its own."""
+        return asyncio.create_task(self.scheduler.answer(prepared(name)))
+
+
+async def test_jobs_are_scored_in_order_of_arrival() -> None:
+    """One at a time; each caller gets scores and the time its job waited."""
+    async with Running(ScriptedEngine()) as running:
+        first = await running.busy_with("0")
+        rest = [running.ask(str(n)) for n in range(1, 6)]
+        await asyncio.sleep(0)
+        assert running.scheduler.in_flight == 1
+        assert running.scheduler.oldest_ms() >= 0
+        running.engine.gate.set()
+        answers = await asyncio.gather(first, *rest)
+
+    assert running.engine.scored == ["0", "1", "2", "3", "4", "5"]
+    assert all(answer.queue_ms >= 0 for answer in answers)  # type: ignore[attr-defined]
+
+
+async def test_an_abandoned_job_never_reaches_the_engine() -> None:
+    """A caller whose deadline passed in the queue costs the GPU nothing."""
+    async with Running(ScriptedEngine()) as running:
+        first = await running.busy_with("first")
+        abandoned, kept = running.ask("abandoned"), running.ask("kept")
+        await asyncio.sleep(0)
+        abandoned.cancel()
+        running.engine.gate.set()
+        await asyncio.gather(first, kept)
+
+    assert running.engine.scored == ["first", "kept"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "canaries"),
+    [
+        (DONE, 0),
+        (OutOfMemory(), 1),
+        (ScoringFailed(), 1),
+        (Scores((OutOfMemory(),), 1.0, 1, 0), 1),
+        (Scores((ScoringFailed(),), 1.0, 1, 0), 1),
+        (Draining(), 0),
+    ],
+    ids=["done", "oom", "failed", "oom inside", "failed inside", "another error"],
+)
+async def test_the_canary_is_asked_after_every_engine_error(
+    outcome: Outcome, canaries: int
+) -> None:
+    """Also when the error is inside a shared result; not when the engine is not at fault."""
+    async with Running(ScriptedEngine({"x": outcome})) as running:
+        await asyncio.gather(running.ask("x"), return_exceptions=True)
+        await running.ask("next")
+
+        assert running.engine.canaries == canaries
+        assert running.scheduler.canary_runs == canaries
+
+
+async def test_an_error_is_raised_to_its_caller_alone() -> None:
+    """The next job is answered."""
+    async with Running(ScriptedEngine({"bad": OutOfMemory()})) as running:
+        bad, good = running.ask("bad"), running.ask("good")
+
+        with pytest.raises(OutOfMemory):
+            await bad
+        assert await good
+
+
+async def test_the_canary_is_asked_when_idle() -> None:
+    """After canary_s without a job, again and again."""
+    async with Running(ScriptedEngine(), canary_s=0.01) as running:
+        assert await asyncio.to_thread(running.engine.sang_thrice.wait, 10)
+        await running.ask("anything")
+
+        assert running.scheduler.canary_runs >= 3
+        assert running.scheduler.canary_ok is not None
+
+
+async def test_a_failed_canary_ends_the_run_and_fails_what_waits() -> None:
+    """Fail closed: no further job reaches a model that answers wrongly."""
+    engine = ScriptedEngine({"bad": ScoringFailed()})
+    engine.canary_fails = True
+    async with Running(engine) as running:
+        bad = await running.busy_with("bad")
+        waiting = [running.ask(str(n)) for n in range(3)]
+        await asyncio.sleep(0)
+        engine.gate.set()
+
+        with pytest.raises(CanaryFailed):
+            await running.task
+        outcomes = await asyncio.gather(bad, *waiting, return_exceptions=True)
+
+    assert [type(outcome) for outcome in outcomes] == [ScoringFailed, *[Draining] * 3]
+    assert engine.scored == ["bad"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_the_death_of_the_engine_fails_all_and_ends_the_run() -> None:
+    """The running job is told ``scoring_failed``, the waiting ones may go elsewhere."""
+    async with Running(ScriptedEngine({"dies": SystemExit})) as running:
+        dying = await running.busy_with("dies")
+        waiting = [running.ask(str(n)) for n in range(3)]
+        await asyncio.sleep(0)
+        running.engine.gate.set()
+
+        with pytest.raises(EngineDied):
+            await running.task
+        outcomes = await asyncio.gather(dying, *waiting, return_exceptions=True)
+        with pytest.raises(Draining):
+            await running.scheduler.answer(prepared("later"))
+
+    assert [type(outcome) for outcome in outcomes] == [ScoringFailed, *[Draining] * 3]
+
+
+async def test_closing_refuses_what_waits_and_lets_the_running_one_finish() -> None:
+    """A drain cut short: the job on the GPU still has its answer."""
+    async with Running(ScriptedEngine()) as running:
+        first, second = await running.busy_with("first"), running.ask("second")
+        await asyncio.sleep(0)
+
+        running.scheduler.close()
+        running.engine.gate.set()
+
+        assert await first
+        with pytest.raises(Draining):
+            await second
+
+
+async def test_the_batcher_keeps_order_and_drops_the_abandoned() -> None:
+    """First in, first out; a job that is done already is not handed out."""
+    loop = asyncio.get_running_loop()
+    jobs = [Job(prepared(str(n)), float(n), loop.create_future()) for n in range(4)]
+    batcher = Batcher()
+    for job in jobs:
+        batcher.append(job)
+    jobs[0].future.cancel()
+    jobs[2].future.cancel()
+
+    assert batcher.oldest_enqueued_s() == 1.0
+    assert batcher.next_batch() == [jobs[1]]
+    assert batcher.next_batch() == [jobs[3]]
+    assert batcher.next_batch() == []
+    assert (len(batcher), batcher.oldest_enqueued_s()) == (0, None)
+
+
+async def test_a_job_is_resolved_once() -> None:
+    """Scores or an error reach the future; a second outcome changes nothing."""
+    loop = asyncio.get_running_loop()
+    scored, failed = (Job(prepared("x"), 1.0, loop.create_future()) for _ in range(2))
+
+    scored.resolve(DONE, started_s=1.5)
+    scored.resolve(OutOfMemory(), started_s=2.0)
+    failed.resolve(OutOfMemory(), started_s=1.0)
+
+    assert scored.future.result().queue_ms == 500.0
+    assert isinstance(failed.future.exception(), SemifError)
