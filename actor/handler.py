@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from actor.engine.base import Engine
+from actor.engine.base import Engine, Prepared, Work
 from actor.scheduling.admission import Admission
 from actor.scheduling.scheduler import Scheduler
 from actor.settings import Settings
@@ -97,9 +97,7 @@ class Handler:
         with self._admission.permit(len(incoming.payload)):
             async with asyncio.timeout_at(deadline_s):
                 started_s = self._loop.time()
-                prepared = await self._loop.run_in_executor(
-                    self._encoder, self._engine.prepare, work
-                )
+                prepared = await self._loop.run_in_executor(self._encoder, self._prepare, work)
                 encode_ms = (self._loop.time() - started_s) * 1000
                 answer = await self._scheduler.answer(prepared)
         scores = answer.scores
@@ -117,6 +115,19 @@ class Handler:
             else answer_to_score(scores, timing, self._served_by)
         )
         return answer_reply(record, codec, reply_bytes_max=incoming.reply_bytes_max)
+
+    def _prepare(self, work: Work) -> Prepared:
+        """Prepare on the worker thread; everything unforeseen becomes an ordinary exception.
+
+        A panic in the tokenizer's Rust is a ``BaseException``, a ``StopIteration`` cannot cross
+        into a future, and a ``TimeoutError`` from below would read as the caller's deadline.
+        """
+        try:
+            return self._engine.prepare(work)
+        except SemifError:
+            raise
+        except BaseException as error:
+            raise RuntimeError("the engine could not prepare the request") from error
 
     def _refuse(self, error: SemifError, codec: Codec[Any]) -> Reply:
         self._meter.refused[error.code] += 1

@@ -21,10 +21,12 @@ __all__ = ["ENVIRONMENT_PREFIX", "Settings", "SettingsError", "load", "shown"]
 
 ENVIRONMENT_PREFIX = "SEMIF_"
 
-_TOKEN = r"^[A-Za-z0-9_-]+$"  # noqa: S105 - a NATS subject token, not a secret
-_SUBJECT = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+_TOKEN = r"^[A-Za-z0-9_-]+\Z"  # noqa: S105 - a NATS subject token, not a secret
+_SUBJECT = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z"
+"""``\\Z``, because ``$`` lets a newline pass, and a newline ends a protocol line."""
 
 Count = Annotated[int, Meta(ge=1)]
+Text = Annotated[str, Meta(min_length=1)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
@@ -40,13 +42,13 @@ def _default_instance() -> str:
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an actor needs to know before it starts."""
 
-    nats_url: str = "nats://127.0.0.1:4222"
+    nats_url: Text = "nats://127.0.0.1:4222"
     """Servers to connect to, separated by commas."""
     nats_creds: Path | None = None
     """File with a user JWT and its seed (``.creds``)."""
     nats_nkey_file: Path | None = None
     """File with an nkey seed."""
-    nats_user: str | None = None
+    nats_user: Text | None = None
     """User name."""
     nats_password_file: Path | None = None
     """File whose text, less a final newline, is the password of ``nats_user``."""
@@ -71,11 +73,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Directory made by ``semif-actor model import``. Required to run."""
     revision: str | None = None
     """Revision the manifest in ``model`` must have. Default: the one it has."""
-    device: Annotated[str, Meta(pattern=r"^(cpu|cuda|cuda:[0-9]+)$")] = "cuda"
+    device: Annotated[str, Meta(pattern=r"^(cpu|cuda|cuda:[0-9]+)\Z")] = "cuda"
     """Device of the model: ``cpu``, ``cuda`` (the first card) or ``cuda:N``. Never another."""
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     """Number format of the weights on the device."""
-    vram_cap_gib: Annotated[float, Meta(gt=0)] | None = None
+    vram_cap_gib: Annotated[float, Meta(gt=0, le=65_536)] | None = None
     """CUDA memory this process may take, in GiB. Default: the whole card."""
     max_tokens: Annotated[int, Meta(ge=128, le=1_048_576)] = 4096
     """Longest prompt in tokens; longer ones are refused, never truncated."""
@@ -152,8 +154,9 @@ def load(
 
 
 def _decode_path(kind: type, value: Any) -> Any:
-    """Let msgspec make a path of a string."""
-    if kind is Path and isinstance(value, str) and value:
+    """Let msgspec make a path of a string, unless no file can have that name."""
+    if kind is Path and isinstance(value, str) and value and "\0" not in value:
+        os.fsencode(value)  # a lone surrogate is a ValueError, which msgspec reports
         return Path(value)
     raise ValueError("Expected a path")
 
@@ -161,7 +164,8 @@ def _decode_path(kind: type, value: Any) -> Any:
 def _read_file(config: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(config.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
+        # ValueError is tomllib's and the codec's, and int()'s for thousands of digits.
         raise SettingsError(f"{config}: {error}") from None
 
 
@@ -175,7 +179,7 @@ def _check_together(settings: Settings) -> None:
         )
     for name in FILE_SETTINGS:
         path = getattr(settings, name)
-        if path is not None and not os.access(path, os.R_OK):
+        if path is not None and (not os.access(path, os.R_OK) or path.is_dir()):
             raise SettingsError(f"{name}: {path} cannot be read.")
     if (settings.nats_tls_cert is None) != (settings.nats_tls_key is None):
         raise SettingsError("nats_tls_cert and nats_tls_key go together.")
@@ -186,13 +190,19 @@ def _check_together(settings: Settings) -> None:
 def shown(name: str, value: object) -> str:
     """Give ``value`` for people, without the password or token that a URL may hold."""
     text = "" if value is None else str(value)
-    return ",".join(map(_without_secret, text.split(","))) if name == "nats_url" else text
+    if name != "nats_url":
+        return text
+    # Only a comma before a scheme parts two servers here: any other may be in a password that
+    # somebody forgot to percent-encode.
+    return ",".join(map(_without_secret, re.split(r",(?=\s*[A-Za-z]+://)", text)))
 
 
-def _without_secret(url: str) -> str:
-    start, at, host = url.rpartition("@")
+def _without_secret(server: str) -> str:
+    user_info, at, host = server.rpartition("@")
     if not at:
-        return url
-    scheme, slashes, user_info = start.rpartition("//")
-    user, colon, _ = user_info.partition(":")
-    return f"{scheme}{slashes}{user + colon if colon else ''}***@{host}"
+        return server
+    scheme = re.match(r"(\s*[A-Za-z]+://)?", user_info)
+    start = scheme[0] if scheme else ""
+    user, colon, _ = user_info.removeprefix(start).partition(":")
+    is_user = colon and not set(user) & set("@,/")
+    return f"{start}{user + colon if is_user else ''}***@{host}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from actor.bus.embedded import EmbeddedServer, embedded_server
 pytest_plugins = ["fixtures_npm"]
 
 ROOT = Path(__file__).parents[1]
+
+# Before torch is imported, here and in every actor that a test starts: the tests' own model and an
+# actor's work at the same time, and two thread pools that spin for the same cores take several
+# times as long. One thread everywhere also keeps the sums in one order, so that results are equal
+# to the last bit.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class ScriptedEngine:
     ) -> None:
         self.default = default
         self.outcomes = outcomes or {}
-        self.prepare_error: Exception | None = None
+        self.prepare_error: BaseException | None = None
         self.scored: list[str] = []
         self.canaries = 0
         self.canary_fails = False
@@ -44,7 +44,7 @@ class ScriptedEngine:
         raise NotImplementedError
 
     def prepare(self, work: Work) -> Prepared:
-        if isinstance(self.prepare_error, Exception):
+        if self.prepare_error is not None:
             raise self.prepare_error
         return Prepared(work, work.questions, (1,) * len(work.questions))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import CancelledError as FutureCancelledError
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from actor.settings import Settings
 from actor.telemetry.meter import Meter
 from actor.wire import Incoming, Reply
 from schemas.decision import ModelInfo
-from schemas.errors import OutOfMemory, ScoringFailed, SemifError
+from schemas.errors import ControlText, OutOfMemory, ScoringFailed, SemifError
 
 OPTIONS = [{"id": "a", "description": "First"}, {"id": "b", "description": "Second"}]
 MODEL = ModelInfo(
@@ -131,16 +132,117 @@ async def test_errors_of_the_engine_are_the_reply(make: Make, error: SemifError)
     assert rig.meter.refused == {error.code: 1}
 
 
-async def test_a_bug_in_the_engines_preparation_is_a_reply_without_its_text(make: Make) -> None:
-    """Nobody foresaw it, the caller still hears; what it says stays in the log."""
-    engine = ScriptedEngine()
-    engine.prepare_error = ZeroDivisionError("a secret")
+class Panic(BaseException):
+    """What a panic in a tokenizer's Rust looks like from Python: no Exception."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("a secret"),
+        StopIteration("a secret"),
+        TimeoutError("a secret"),
+        FutureCancelledError("a secret"),
+        asyncio.CancelledError("a secret"),
+        Panic("a secret"),
+        SystemExit("a secret"),
+    ],
+    ids=lambda error: f"{type(error).__module__}.{type(error).__name__}",
+)
+async def test_a_bug_in_the_engines_preparation_is_a_reply_without_its_text(
+    make: Make, error: BaseException
+) -> None:
+    """Nobody foresaw it, the caller still hears, and not at its deadline; the log has the text."""
+    engine = ScriptedEngine({"s": GOOD})
+    engine.prepare_error = error
     rig = make(engine)
 
     reply = await rig.handle(request())
 
     assert code_of(reply) == "scoring_failed"
     assert b"secret" not in reply.payload
+    assert not any("secret" in value for value in (reply.headers or {}).values())
+    assert (rig.meter.refused, rig.admission.jobs) == ({"scoring_failed": 1}, 0)
+    engine.prepare_error = None
+    assert code_of(await rig.handle(request())) == "answered"
+
+
+ROWS: dict[str, tuple[bytes, dict[str, str], int, str | None]] = {
+    "malformed": (b"{", {}, 400, None),
+    "too_large": (b" " * 1_048_577, {}, 413, None),
+    "unsupported_media_type": (b"", {"content_type": "text/plain"}, 415, "Content-Type"),
+    "invalid": (b'{"question":"q","options":[]}', {}, 422, "state"),
+    "invalid header": (b"{}", {"semif_timeout_ms": "soon"}, 422, "Semif-Timeout-Ms"),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+async def test_what_the_caller_did_wrong_is_named(make: Make, row: str) -> None:
+    """Each row of the error table that a message alone can cause, before any queue."""
+    body, headers, status, field = ROWS[row]
+    rig = make()
+
+    reply = await rig.handle(body, shared=False, **headers)
+
+    error = msgspec.json.decode(reply.payload)["error"]
+    code = row.removesuffix(" header")
+    assert (code_of(reply), error["status"], error.get("field")) == (code, status, field)
+    assert error["retryable"] is False
+    assert (rig.meter.refused, rig.engine.scored) == ({code: 1}, [])
+
+
+async def test_a_prompt_that_the_engine_refuses_is_the_reply(make: Make) -> None:
+    """What prepare refuses, of a request with one question, is the error of the request."""
+    engine = ScriptedEngine()
+    engine.prepare_error = ControlText(field="state")
+    rig = make(engine)
+
+    reply = await rig.handle(request())
+
+    assert code_of(reply) == "control_text"
+    assert msgspec.json.decode(reply.payload)["error"]["field"] == "state"
+
+
+async def test_a_reply_that_the_server_would_not_carry_is_too_large(make: Make) -> None:
+    """Refused after the scoring, in place of a message that ends the connection."""
+    rig = make()
+    now_s = asyncio.get_running_loop().time()
+
+    reply = await rig.handler.handle(Incoming(False, request(), {}, now_s, 600))
+
+    assert code_of(reply) == "too_large"
+    assert (rig.meter.answered, rig.meter.refused) == (0, {"too_large": 1})
+
+
+async def test_an_error_reply_is_in_the_callers_format(make: Make) -> None:
+    """MessagePack asked, MessagePack answered; an unknown format is refused in JSON."""
+    rig = make()
+
+    packed = await rig.handle(b"\xc1", content_type="application/msgpack")
+    unknown = await rig.handle(b"\xc1", content_type="image/png")
+
+    assert msgspec.msgpack.decode(packed.payload)["error"]["code"] == "malformed"
+    assert (packed.headers or {})["Content-Type"] == "application/msgpack"
+    assert code_of(unknown) == "unsupported_media_type"
+    assert "Content-Type" not in (unknown.headers or {})
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_the_death_of_the_engine_is_one_reply_for_each(make: Make) -> None:
+    """The running request and the waiting ones hear, and so does everyone who comes later."""
+    rig = make(ScriptedEngine({"dies": SystemExit}))
+    rig.engine.gate.clear()
+    dying = asyncio.create_task(rig.handle(request("dies")))
+    await asyncio.to_thread(rig.engine.entered.wait)
+    waiting = [asyncio.create_task(rig.handle(request())) for _ in range(3)]
+    rig.engine.gate.set()
+
+    codes = [code_of(reply) for reply in await asyncio.gather(dying, *waiting)]
+
+    assert codes[0] == "scoring_failed"
+    assert set(codes[1:]) == {"draining"}
+    assert code_of(await rig.handle(request())) == "draining"
+    assert rig.admission.jobs == 0
 
 
 async def test_a_deadline_in_the_queue_is_answered_on_time_and_never_scored(make: Make) -> None:
@@ -167,6 +269,7 @@ async def test_a_deadline_while_the_model_works_is_answered_on_time(make: Make) 
     late = await rig.handle(request(), semif_timeout_ms="20")
 
     assert code_of(late) == "deadline_exceeded"
+    assert not rig.engine.gate.is_set()  # the reply came while the engine was held
     rig.engine.gate.set()
     assert code_of(await rig.handle(request())) == "answered"
     assert rig.admission.jobs == 0
@@ -247,3 +350,50 @@ def test_whatever_comes_there_is_one_reply(
     assert reply.payload
     if reply.headers and "Nats-Service-Error-Code" in reply.headers:
         assert reply.headers["Nats-Service-Error-Code"] in {"400", "413", "415", "422"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ends=st.lists(
+        st.sampled_from(["s", "oom", "failed", "refused inside", "cancelled"]),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_as_many_replies_as_requests_whatever_their_end(ends: list[str]) -> None:
+    """Any mixture of good, failing and cancelled requests at once: one counted reply each."""
+    engine = ScriptedEngine(
+        {
+            "oom": OutOfMemory(),
+            "failed": ScoringFailed(),
+            "refused inside": Scores((ScoringFailed(),), 1.0, 1, 0),
+        },
+        default=GOOD,
+    )
+
+    async def ask() -> tuple[list[Reply], Rig]:
+        rig = Rig(engine, Settings())
+        engine.gate.clear()
+        try:
+            tasks = [asyncio.create_task(rig.handle(request(end))) for end in ends]
+            await asyncio.to_thread(engine.entered.wait)
+            for end, task in zip(ends, tasks, strict=True):
+                if end == "cancelled":
+                    task.cancel()
+            engine.gate.set()
+            return await asyncio.gather(*tasks), rig
+        finally:
+            await rig.close()
+
+    replies, rig = asyncio.run(ask())
+
+    expected = {
+        "s": "answered",
+        "oom": "out_of_memory",
+        "failed": "scoring_failed",
+        "refused inside": "scoring_failed",
+        "cancelled": "draining",
+    }
+    assert [code_of(reply) for reply in replies] == [expected[end] for end in ends]
+    assert rig.meter.answered + sum(rig.meter.refused.values()) == len(ends)
+    assert (rig.admission.jobs, rig.admission.bytes) == (0, 0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from actor.engine.base import DecisionResult, Question, Scores, Work
 from actor.settings import Settings
@@ -209,3 +212,79 @@ def test_an_error_reply_has_the_service_headers() -> None:
             "retry_after_ms": 70,
         }
     }
+
+
+@given(text=st.text(max_size=12))
+def test_any_deadline_is_within_bounds_or_refused(text: str) -> None:
+    """Compared with what the text says as a plain decimal number."""
+    plain = re.fullmatch(r"[0-9]{1,6}", text)
+    expected = int(text) if plain and 1 <= int(text) <= 600_000 else None
+    try:
+        seconds = read_timeout_s({"semif-timeout-ms": text}, SETTINGS)
+    except Invalid:
+        assert expected is None
+    else:
+        assert expected is not None
+        assert seconds == expected / 1000
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=6).filter(any),
+)
+def test_choice_and_margin_of_any_probabilities(weights: list[int]) -> None:
+    """Small whole weights, so that ties are frequent; worked out without sorting."""
+    probabilities = tuple(weight / sum(weights) for weight in weights)
+
+    reply = answer_to_score(scores(result(*probabilities)), TIMING, SERVED_BY)
+
+    best = next(i for i, w in enumerate(weights) if all(w >= other for other in weights))
+    runner_up = max(weights[:best] + weights[best + 1 :])
+    assert reply.choice == "abcdef"[best]
+    assert reply.margin == pytest.approx((weights[best] - runner_up) / sum(weights))
+    assert reply.margin >= 0
+
+
+def test_an_error_of_the_one_question_is_the_requests() -> None:
+    """A score request has no place for an error beside its result."""
+    with pytest.raises(TooLarge):
+        answer_to_score(scores(TooLarge("Big", size=2, limit=1, unit="tokens")), TIMING, SERVED_BY)
+
+
+def test_one_bad_decision_takes_its_own_place() -> None:
+    """The others are asked; the error says which one and what."""
+    request = shared_request("x", "y")
+    request["decisions"][1] |= {"question": " "}
+
+    work = read_work(incoming(request, shared=True), codec_for(None), SETTINGS)
+
+    good, bad = work.questions
+    assert isinstance(good, Question)
+    assert isinstance(bad, Invalid)
+    assert (work.ids, bad.field) == (("x", "y"), "decisions[1].question")
+    assert bad.__traceback__ is None
+
+
+def test_an_answer_in_messagepack_says_so() -> None:
+    """JSON is the default and costs no header; the other one is named."""
+    answer = answer_to_score(scores(result(0.9, 0.1)), TIMING, SERVED_BY)
+
+    reply = answer_reply(answer, codec_for("application/x-msgpack"), reply_bytes_max=1_048_576)
+
+    assert reply.headers == {"Content-Type": "application/msgpack"}
+    assert msgspec.msgpack.decode(reply.payload)["choice"] == "a"
+    assert error_reply(Invalid(), codec_for(None)).headers == {
+        "Nats-Service-Error": "The request is not a valid decision",
+        "Nats-Service-Error-Code": "422",
+    }
+
+
+def test_an_empty_id_of_the_callers_is_refused_and_an_empty_header_is_none() -> None:
+    """Of the two only the body's is a choice of the caller's."""
+    request = {"state": "s", "question": "q", "options": OPTIONS}
+
+    work = read_work(incoming(request, headers={"nats-msg-id": ""}), codec_for(None), SETTINGS)
+
+    assert work.ids == ("decision",)
+    with pytest.raises(Invalid) as caught:
+        read_work(incoming(request | {"id": ""}), codec_for(None), SETTINGS)
+    assert caught.value.field == "id"

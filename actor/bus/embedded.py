@@ -60,14 +60,15 @@ def embedded_server(
     Loopback and, at -1, a port of the system's choice: nats-server's own default is every
     interface, port 4222, no authentication.
     """
-    log = folder / "nats-server.log"
+    log, output = folder / "nats-server.log", folder / "nats-server.out"
     command = [str(find_binary()), "-a", "127.0.0.1", "-p", str(port), "-m", "-1"]
     command += ["--ports_file_dir", str(folder), "-l", str(log)]
     command += ["-c", str(config)] if config else []
     command += ["-DV"] if trace else []
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)  # noqa: S603 - our own binary
+    with output.open("wb") as file:  # where it complains of a configuration it cannot read
+        process = subprocess.Popen(command, stdout=file, stderr=file)  # noqa: S603 - our own binary
     try:
-        ports = _wait_for_ports(folder, process, log)
+        ports = _wait_for_ports(folder, process, (output, log))
         yield EmbeddedServer(ports["nats"][0], ports["monitoring"][0], log, process)
     finally:
         process.terminate()
@@ -79,7 +80,7 @@ def embedded_server(
 
 
 def _wait_for_ports(
-    folder: Path, process: subprocess.Popen[bytes], log: Path
+    folder: Path, process: subprocess.Popen[bytes], written: tuple[Path, ...]
 ) -> dict[str, list[str]]:
     """Read the ports file, which appears once the server listens (there is no event for it)."""
     path = folder / f"nats-server_{process.pid}.ports"
@@ -91,5 +92,7 @@ def _wait_for_ports(
             time.sleep(POLL_S)
         else:
             return ports
-    text = log.read_text(encoding="utf-8")[-500:] if log.exists() else ""
-    raise ServerFailed(f"nats-server did not start: {text}")
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace") for path in written if path.exists()
+    ]
+    raise ServerFailed(f"nats-server did not start: {''.join(texts)[-500:].strip()}")

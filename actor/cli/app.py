@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,9 +12,10 @@ from typing import Annotated
 import msgspec
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from actor import __version__, settings
-from actor.cli.show import console
+from actor.cli.show import complain, console
 
 __all__ = ["app", "main"]
 
@@ -46,7 +48,7 @@ def load_settings(
     try:
         found, sources = settings.load(config)
     except settings.SettingsError as error:
-        console.print(f"[bold red]settings:[/] {error}")
+        complain("settings", error)
         raise typer.Exit(2) from None
     if server is not None:
         found = msgspec.structs.replace(found, nats_url=server)
@@ -58,8 +60,8 @@ def run(config: Config = None) -> None:
     """Prove the model, then serve decisions until told to stop."""
     found, _ = load_settings(config)
     if found.model is None:
-        console.print("[bold red]settings:[/] SEMIF_MODEL is required: a directory made by")
-        console.print("`semif-actor model import SOURCE DIRECTORY`.")
+        made_by = "`semif-actor model import SOURCE DIRECTORY`"
+        complain("settings", f"SEMIF_MODEL is required: a directory made by {made_by}.")
         raise typer.Exit(2)
     # The serving process never reaches a hub (INV-5); read by transformers when it is imported.
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -88,7 +90,11 @@ def demo(
     """Start a NATS server and an actor, ask a dozen decisions, and stop."""
     from actor.cli.demo import run_demo  # noqa: PLC0415
 
-    raise typer.Exit(asyncio.run(run_demo(model, stay=stay)))
+    try:
+        code = asyncio.run(run_demo(model, stay=stay))
+    except asyncio.CancelledError:
+        code = 128 + signal.SIGTERM
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -112,7 +118,7 @@ def score(
     try:
         payload = build_request(file, state, question, option or [])
     except (OSError, ValueError) as error:
-        console.print(f"[bold red]request:[/] {error}")
+        complain("request", error)
         raise typer.Exit(2) from None
     raise typer.Exit(asyncio.run(ask_once(found, payload, timeout_s=timeout_s, as_json=as_json)))
 
@@ -143,7 +149,8 @@ def show_config(config: Config = None) -> None:
     found, sources = load_settings(config)
     table = Table("setting", "value", "from", box=None, pad_edge=False)
     for name, source in sources.items():
-        table.add_row(name, settings.shown(name, getattr(found, name)), source)
+        value = settings.shown(name, getattr(found, name))
+        table.add_row(name, Text(value), Text(source))
     console.print(table)
 
 
@@ -162,11 +169,11 @@ def schema(
 
     target = directory or Path(export.__file__).parent / "v1"
     if not check:
-        console.print(f"{len(export.write(target))} files in {target}")
+        console.print(Text(f"{len(export.write(target))} files in {target}"), soft_wrap=True)
         return
     stale = export.drift(target)
     for name in stale:
-        console.print(f"[bold red]differs:[/] {name}")
+        complain("differs", name)
     console.print("run `semif-actor schema`" if stale else "the contract is up to date")
     raise typer.Exit(1 if stale else 0)
 
@@ -189,11 +196,11 @@ def import_(
                 source, directory, revision=revision, name=name, progress=status.update
             )
     except ImportRefused as error:
-        console.print(f"[bold red]import:[/] {error}")
+        complain("import", error)
         raise typer.Exit(1) from None
     size = sum(entry.size_bytes for entry in manifest.files)
-    console.print(f"{manifest.source} at {manifest.revision}, {size / 1e6:.0f} MB, in {directory}")
-    console.print(f"licence: {manifest.licence}")
+    made = f"{manifest.source} at {manifest.revision}, {size / 1e6:.0f} MB, in {directory}"
+    console.print(Text(f"{made}\nlicence: {manifest.licence}"), soft_wrap=True)
 
 
 def _print_version(*, wanted: bool) -> None:

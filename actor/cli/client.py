@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.text import Text
 
 from actor.bus.client import NoAnswer, open_client
-from actor.cli.show import console, heartbeat_line, option_lines
+from actor.cli.show import complain, console, heartbeat_line, option_lines
 from actor.settings import Settings
 from schemas.codec import codec_for
 from schemas.decision import Refused, ScoreReply, SharedReply
@@ -45,7 +46,7 @@ def _state(text: str) -> Any:
     if text.lstrip()[:1] in {"{", "["}:
         try:
             return msgspec.json.decode(text)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return text
     return text
 
@@ -54,13 +55,13 @@ async def ask_once(settings: Settings, payload: bytes, *, timeout_s: float, as_j
     """Send a request, print its answer, give the exit code: 0 with an answer, else 1."""
     try:
         shared = "decisions" in msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         shared = False  # the actor says what is wrong with it
     try:
         async with open_client(settings, "semif-actor score") as client:
             response = await client.ask(payload, shared=shared, timeout_s=timeout_s)
     except NoAnswer as error:
-        console.print(f"[bold red]no answer:[/] {error}")
+        complain("no answer", error)
         return 1
     if as_json:
         console.print(response.payload.decode(), soft_wrap=True, markup=False)
@@ -74,7 +75,7 @@ async def ask_once(settings: Settings, payload: bytes, *, timeout_s: float, as_j
 def print_error(error: ErrorBody) -> None:
     """Print an error reply in one line."""
     where = f" ({error.field})" if error.field else ""
-    console.print(f"[bold red]{error.status} {error.code}:[/] {error.message}{where}")
+    complain(f"{error.status} {error.code}", f"{error.message}{where}")
 
 
 def print_answer(payload: bytes, *, shared: bool) -> None:
@@ -82,10 +83,12 @@ def print_answer(payload: bytes, *, shared: bool) -> None:
     reply = codec_for(None).decode(payload, SharedReply if shared else ScoreReply)
     for result in reply.results if isinstance(reply, SharedReply) else (reply,):
         if isinstance(result, Refused):
-            console.print(f"{result.id}:")
+            console.print(f"{result.id}:", markup=False)
             print_error(result.error)
         else:
-            console.print(f"{result.id}: [bold]{result.choice}[/], margin {result.margin:.3f}")
+            choice = (result.choice, "bold")
+            title = Text.assemble(f"{result.id}: ", choice, f", margin {result.margin:.3f}")
+            console.print(title, soft_wrap=True)
             console.print(option_lines(result.option_ids, result.probabilities, result.choice))
     model, timing = _model_of(reply), reply.timing
     console.print(
@@ -93,6 +96,7 @@ def print_answer(payload: bytes, *, shared: bool) -> None:
         f"({timing.queue_ms:.0f} queued, {timing.forward_ms:.0f} scoring); "
         "probabilities are conditional on the options and uncalibrated",
         style="dim",
+        markup=False,
     )
 
 
@@ -109,7 +113,7 @@ async def ping_once(settings: Settings, instance: str, *, timeout_s: float) -> i
         async with open_client(settings, "semif-actor ping") as client:
             heartbeat = await client.next_heartbeat(instance, timeout_s=timeout_s)
     except NoAnswer as error:
-        console.print(f"[bold red]ping:[/] {error}")
+        complain("ping", error)
         return 1
-    console.print(heartbeat_line(heartbeat), soft_wrap=True)
+    console.print(heartbeat_line(heartbeat), soft_wrap=True, markup=False)
     return 0 if heartbeat.state == "ready" else 1

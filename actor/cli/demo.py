@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from rich.text import Text
 from actor.bus.client import BusClient, NoAnswer, Response, open_client
 from actor.bus.embedded import ServerFailed, embedded_server
 from actor.cli.samples import CONTROL_TEXT, SAMPLES, SHARED
-from actor.cli.show import console, option_lines, start_report
+from actor.cli.show import complain, console, option_lines, start_report
 from actor.settings import ENVIRONMENT_PREFIX, Settings
 from schemas.codec import codec_for
 from schemas.decision import Refused, ScoreReply, SharedReply
@@ -44,9 +45,11 @@ class _DemoFailed(Exception):
 
 
 async def run_demo(model: Path, *, stay: bool) -> int:
-    """Run the demo and give its exit code."""
+    """Run the demo and give its exit code; SIGTERM cancels it, and leaves no process behind."""
+    if task := asyncio.current_task():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     if not model.is_dir():
-        console.print(f"[bold red]demo:[/] no model in {model}; `make demo-model` makes one.")
+        complain("demo", f"no model in {model}; `make demo-model` makes one.")
         return 2
     try:
         with tempfile.TemporaryDirectory(prefix="semif-demo-") as scratch:
@@ -57,7 +60,7 @@ async def run_demo(model: Path, *, stay: bool) -> int:
                 async with open_client(settings, "semif-actor demo") as client:
                     return await _with_actor(client, server.url, model, folder, stay=stay)
     except (_DemoFailed, ServerFailed, NoAnswer) as error:
-        console.print(f"[bold red]demo:[/] {error}")
+        complain("demo", error)
         return 1
 
 
@@ -114,13 +117,16 @@ async def _until_ready(
     """Show the proofs as they pass, from the actor's own heartbeats, until it is ready."""
     exited = asyncio.create_task(process.wait())
     watching = asyncio.create_task(_watch(client))
-    await asyncio.wait(
-        {exited, watching}, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
-    )
-    exited.cancel()
-    if watching.done():
-        return watching.result()
-    watching.cancel()
+    try:
+        await asyncio.wait(
+            {exited, watching}, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if watching.done():
+            return watching.result()
+    finally:
+        exited.cancel()
+        watching.cancel()
+        await asyncio.gather(exited, watching, return_exceptions=True)
     tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
     raise _DemoFailed(f"the actor did not become ready (exit {process.returncode}):\n{tail}")
 
@@ -193,8 +199,6 @@ async def _stay(url: str, process: asyncio.subprocess.Process) -> None:
         markup=False,
     )
     stop = asyncio.Event()
-    import signal  # noqa: PLC0415
-
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     waiting = asyncio.create_task(stop.wait())

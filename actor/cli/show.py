@@ -11,12 +11,17 @@ from rich.text import Text
 
 from schemas.health import Heartbeat
 
-__all__ = ["bars", "console", "heartbeat_line", "option_lines", "start_report"]
+__all__ = ["bars", "complain", "console", "heartbeat_line", "option_lines", "start_report"]
 
 console = Console(highlight=False)
 BAR_CELLS = 16
 PARTS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"
 BLOCK = "\u2588"
+
+
+def complain(kind: str, text: object) -> None:
+    """Print what is wrong in one line. ``text`` is never markup: it may hold anyone's brackets."""
+    console.print(Text.assemble((f"{kind}:", "bold red"), f" {text}"), soft_wrap=True)
 
 
 def bars(probability: float) -> str:

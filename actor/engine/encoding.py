@@ -52,7 +52,9 @@ class PromptEncoder:
         try:
             ids = self._encode(row)
         except ValueError:
-            raise Invalid("SemIf does not take this decision.", field=at.rstrip(".")) from None
+            raise Invalid(
+                "SemIf does not take this decision.", field=at.rstrip(".") or None
+            ) from None
         if self._count_control(ids) != self._template_control_tokens:
             raise ControlText(field=self._find_control(row, at))
         if len(ids) > self.tokens_max:

@@ -47,10 +47,12 @@ def guarded(torch: Any, memory: DeviceMemory, call: Callable[[], Result]) -> Res
 
 
 def is_out_of_memory(torch: Any, error: BaseException) -> bool:
-    """True for PyTorch's own error and for cuBLAS or cuDNN failing to allocate a workspace."""
-    if isinstance(error, torch.OutOfMemoryError):
+    """True for PyTorch's own error, for cuBLAS or cuDNN without a workspace, and on the host."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error)
+    if isinstance(error, RuntimeError) and "DefaultCPUAllocator" in text:
+        return "can't allocate memory" in text
     if isinstance(error, RuntimeError) and ("CUBLAS" in text or "CUDNN" in text.upper()):
         return "ALLOC_FAILED" in text or "out of memory" in text.lower()
     return isinstance(error, RuntimeError) and "out of memory" in text.lower()

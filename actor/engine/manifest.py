@@ -13,11 +13,12 @@ from actor.engine.ledger import Refuted
 __all__ = ["MANIFEST", "FileEntry", "Manifest", "describe", "read_and_verify", "write"]
 
 MANIFEST = "manifest.json"
+FORMAT = 1
 HASH_THREADS = 4
 """hashlib lets the other threads run; more than a few only compete for the disk."""
 
 
-class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One file of a model directory."""
 
     path: str
@@ -31,7 +32,7 @@ class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What ``semif-actor model import`` writes and every start verifies."""
 
-    format: int = 1
+    format: int = FORMAT
     """Version of this file's form."""
     source: str
     """Name of the model as replies give it."""
@@ -86,6 +87,11 @@ def read_and_verify(folder: Path, *, revision: str | None) -> tuple[Manifest, st
         manifest = msgspec.json.decode(content, type=Manifest)
     except msgspec.DecodeError as error:
         raise Refuted(f"{path} cannot be read: {error}") from None
+    if manifest.format != FORMAT:
+        raise Refuted(
+            f"{path} has format {manifest.format}; this version reads {FORMAT}. Import the model "
+            "again."
+        )
     if revision is not None and revision != manifest.revision:
         raise Refuted(
             f"The manifest has revision {manifest.revision}, the settings ask for {revision}. "

@@ -19,7 +19,14 @@ from typing import Any
 
 from schemas.decision import State
 
-__all__ = ["common_length", "full_prompt_row", "install", "merge_prone_states", "upstream_of"]
+__all__ = [
+    "common_length",
+    "full_prompt_row",
+    "install",
+    "is_installed",
+    "merge_prone_states",
+    "upstream_of",
+]
 
 StatePrefix = Callable[[Any, State], list[int]]
 
@@ -46,7 +53,7 @@ def install(shared: ModuleType) -> StatePrefix:
     wraps (``__wrapped__``).
     """
     present: StatePrefix = shared._state_prefix  # noqa: SLF001 - the one hook SemIf offers
-    if getattr(present, "__semif_actor_wrapper__", False):
+    if is_installed(present):
         return present
 
     @functools.wraps(present)
@@ -58,6 +65,11 @@ def install(shared: ModuleType) -> StatePrefix:
     boundary_safe_prefix.__semif_actor_wrapper__ = True  # type: ignore[attr-defined]
     shared._state_prefix = boundary_safe_prefix  # type: ignore[attr-defined]  # noqa: SLF001
     return boundary_safe_prefix
+
+
+def is_installed(function: StatePrefix) -> bool:
+    """True for the wrapper that :func:`install` makes."""
+    return getattr(function, "__semif_actor_wrapper__", False)
 
 
 def upstream_of(wrapper: StatePrefix) -> StatePrefix:
@@ -79,7 +91,7 @@ _BEYOND_ASCII = (
 def _endings() -> Iterator[str]:
     yield from punctuation
     yield from (mark + closer for mark in punctuation for closer in _CLOSERS)
-    yield from (mark * 3 for mark in punctuation)
+    yield from (mark * count for mark in punctuation for count in (2, 3))
     yield from (":" + nose + mouth for nose in "-'" for mouth in ")(]|")
     yield from ('")"', "?)!", '."}', "]})", '"}]', "'')", "...", "?!?", '\\"}', "*/)")
     yield from _BEYOND_ASCII

@@ -165,22 +165,26 @@ class TorchEngine:
         return results
 
     def _score_group(self, rows: list[Row], run: _Run, *, may_split: bool = True) -> list[Result]:
-        """Score rows together; when they do not fit the memory, each half by itself, once."""
+        """Score rows together; when they do not fit the memory, each half by itself, once.
+
+        The halves are tried outside the ``except`` block, as in the guard: inside it the first
+        error would stay alive, and be the context of theirs.
+        """
         try:
             results, prefix_tokens = guarded(
                 self.torch, self.memory, lambda: self._checked_shared(rows)
             )
-        except OutOfMemory as error:
-            if may_split and len(rows) > 1:
-                half = len(rows) // 2
-                first = self._score_group(rows[:half], run, may_split=False)
-                return first + self._score_group(rows[half:], run, may_split=False)
-            return [error.with_traceback(None)] * len(rows)
         except SemifError as error:
-            return [error.with_traceback(None)] * len(rows)
-        run.batch_rows = max(run.batch_rows, len(rows))
-        run.prefix_tokens_reused += prefix_tokens * (len(rows) - 1)
-        return list(results)
+            failure = error.with_traceback(None)
+        else:
+            run.batch_rows = max(run.batch_rows, len(rows))
+            run.prefix_tokens_reused += prefix_tokens * (len(rows) - 1)
+            return list(results)
+        if isinstance(failure, OutOfMemory) and may_split and len(rows) > 1:
+            half = len(rows) // 2
+            first = self._score_group(rows[:half], run, may_split=False)
+            return first + self._score_group(rows[half:], run, may_split=False)
+        return [failure] * len(rows)
 
     def _guarded_score(self, row: Row) -> DecisionResult:
         return guarded(self.torch, self.memory, lambda: _finite(self.reference.score(row)))
@@ -193,17 +197,22 @@ class TorchEngine:
 def group_rows(tokens: Sequence[int], *, tokens_max: int, rows_max: int) -> list[list[int]]:
     """Give the positions of ``tokens`` in groups, in order, each within the two limits.
 
-    SemIf copies the prefix's keys and values for each row, so a group costs memory by the full
-    length of its prompts. A prompt longer than ``tokens_max`` is alone in its group.
+    SemIf copies the prefix's keys and values for each row and pads each row to the longest, so a
+    group costs memory as if all its prompts were as long as its longest. A prompt longer than
+    ``tokens_max`` is alone in its group.
     """
     groups: list[list[int]] = []
-    used = 0
+    longest = 0
     for position, count in enumerate(tokens):
-        if not groups or len(groups[-1]) == rows_max or used + count > tokens_max:
+        longest = max(longest, count)
+        if (
+            not groups
+            or len(groups[-1]) == rows_max
+            or (len(groups[-1]) + 1) * longest > tokens_max
+        ):
             groups.append([])
-            used = 0
+            longest = count
         groups[-1].append(position)
-        used += count
     return groups
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 from actor.scheduling.job import Job
 
@@ -21,6 +22,11 @@ class Batcher:
     def append(self, job: Job) -> None:
         """Add a job behind all others."""
         self._waiting.append(job)
+
+    def discard(self, job: Job) -> None:
+        """Let go of a job that waits; one that was taken before is none of ours."""
+        with suppress(ValueError):
+            self._waiting.remove(job)
 
     def next_batch(self) -> list[Job]:
         """Take the jobs to score together; empty when none waits. Abandoned ones are dropped."""

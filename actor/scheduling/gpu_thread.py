@@ -6,6 +6,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 __all__ = ["EngineDied", "GpuThread"]
@@ -35,7 +36,7 @@ class GpuThread:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._inbox: queue.Queue[_Call | None] = queue.Queue(maxsize=1)
-        self._dead = False
+        self._closed = False
         self._thread = threading.Thread(target=self._work, name="gpu", daemon=True)
         self._thread.start()
 
@@ -50,14 +51,23 @@ class GpuThread:
         One call at a time: the caller awaits one before it makes the next. ``queue.Full`` is a
         bug in the caller.
         """
-        if self._dead:
+        if self._closed:
             raise EngineDied
         future: asyncio.Future[Result] = self._loop.create_future()
         self._inbox.put_nowait((call, future))
-        return await future
+        try:
+            return await future
+        finally:
+            # The traceback of the call's exception holds this frame, the future the exception:
+            # a circle that would keep the call's tensors until a garbage collection.
+            del future
 
     async def stop(self, *, within_s: float) -> bool:
-        """Ask the thread to end; True when it did within ``within_s`` seconds."""
+        """Ask the thread to end; True when it did within ``within_s`` seconds.
+
+        The running call is still answered, later ones raise :class:`EngineDied`.
+        """
+        self._closed = True
         try:
             self._inbox.put_nowait(None)
         except queue.Full:  # a call is still waiting behind the one that runs
@@ -71,32 +81,42 @@ class GpuThread:
             try:
                 result = call()
             except Exception as error:  # noqa: BLE001 - handed to the awaiting side whole
-                self._hand_over(future, None, error)
+                self._on_loop(partial(_settle, future, None, error))
             except BaseException:
-                self._die(future)
+                self._on_loop(partial(self._die, future))
                 raise
             else:
-                self._hand_over(future, result, None)
+                self._on_loop(partial(_settle, future, result, None))
             # Names of a finished call would hold its tensors until the next one.
             del item, call, future
             result = None
 
     def _die(self, future: asyncio.Future[Any]) -> None:
-        self._dead = True
-        self._hand_over(future, None, EngineDied())
+        """Tell the call that ran, and one that was handed over while the thread ended.
 
-    def _hand_over(
-        self, future: asyncio.Future[Any], result: object, error: BaseException | None
-    ) -> None:
-        def finish() -> None:
-            if future.cancelled():
-                return
-            if error is None:
-                future.set_result(result)
-            else:
-                future.set_exception(error)
+        Called on the loop, as :meth:`run` is, so that no call slips in between.
+        """
+        self._closed = True
+        _settle(future, None, EngineDied())
+        while not self._inbox.empty():
+            if waiting := self._inbox.get_nowait():
+                _settle(waiting[1], None, EngineDied())
 
+    def _on_loop(self, finish: Callable[[], None]) -> None:
         try:
             self._loop.call_soon_threadsafe(finish)
         except RuntimeError:  # the loop is closed: the process is past waiting for answers
-            self._dead = True
+            self._closed = True
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+    if future.cancelled():
+        return
+    if isinstance(error, StopIteration):  # no future can carry it, and its caller would wait on
+        wrapped = RuntimeError("the call raised StopIteration")
+        wrapped.__cause__ = error
+        error = wrapped
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)

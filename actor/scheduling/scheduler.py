@@ -54,7 +54,12 @@ class Scheduler:
         job = Job(prepared, self._loop.time(), self._loop.create_future())
         self._batcher.append(job)
         self._wake.set()
-        return await job.future
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            # Its permit is given back now: what it holds must go too, not wait for the GPU.
+            self._batcher.discard(job)
+            raise
 
     async def run(self) -> None:
         """Score until cancelled. Raises ``CanaryFailed`` or ``EngineDied``, having failed all jobs.
@@ -94,9 +99,9 @@ class Scheduler:
         prepared = [job.prepared for job in batch]
         outcomes = await self._gpu.run(partial(self._engine.score, prepared))
         self._admission.observe((self._loop.time() - started_s) / len(batch))
-        self._running = []
         for job, outcome in zip(batch, outcomes, strict=True):
             job.resolve(outcome, started_s=started_s)
+        self._running = []  # only now: a job without an outcome is still failed at the end
         if any(map(_engine_failed, outcomes)):
             await self._canary()
 

@@ -91,7 +91,11 @@ class SemIf:
 def served(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Give an actor on the demo model."""
     folder = tmp_path_factory.mktemp("answers")
-    with serving(demo_model, folder, settings={"SEMIF_MAX_TOKENS": str(TOKENS_MAX)}) as running:
+    settings = {
+        "SEMIF_MAX_TOKENS": str(TOKENS_MAX),
+        "SEMIF_TIMEOUT_MS_DEFAULT": "300000",  # all 200 wait in the queue at once
+    }
+    with serving(demo_model, folder, settings=settings) as running:
         yield running
 
 
@@ -109,13 +113,29 @@ async def client(served: Served) -> AsyncIterator[Client]:
     await connection.close()
 
 
+async def answered(client: Client, request: Any, *, shared: bool = False) -> dict[str, Any]:
+    """Ask, and give the reply's body."""
+    body: dict[str, Any] = json.loads(
+        (await ask(client, request, shared=shared, timeout_s=300)).data
+    )
+    return body
+
+
+def as_shared(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give rows over one state as a shared request."""
+    decisions = [{key: row[key] for key in ("id", "question", "options")} for row in rows]
+    return {"state": rows[0]["state"], "decisions": decisions}
+
+
 @pytest.mark.timeout(400)
 async def test_score_equals_semif_for_200_mixed_decisions(client: Client, semif: SemIf) -> None:
     """Logits, probabilities, prompt hash and token count are SemIf's, to the last bit."""
     rows = mixed_decisions(200)
 
-    replies = [json.loads((await ask(client, row)).data) for row in rows]
-    expected = [semif.score(row) for row in rows]
+    replies, expected = await asyncio.gather(
+        asyncio.gather(*(answered(client, row) for row in rows)),
+        asyncio.to_thread(lambda: [semif.score(row) for row in rows]),
+    )
 
     for reply, result in zip(replies, expected, strict=True):
         assert {key: reply[key] for key in EQUAL} == {key: result[key] for key in EQUAL}
@@ -132,16 +152,16 @@ async def test_score_shared_equals_semif_for_200_mixed_decisions(
     rows = mixed_decisions(200)
     groups = [rows[start : start + 8] for start in range(0, 200, 8)]
 
-    for group in groups:
-        state = group[0]["state"]
-        rows_over_it = [row | {"state": state} for row in group]
-        decisions = [{key: row[key] for key in ("id", "question", "options")} for row in group]
-        request = {"state": state, "decisions": decisions}
-        results = json.loads((await ask(client, request, shared=True)).data)["results"]
-        # The wrapper changes what SemIf refuses, so that it is refused no more; nothing else.
-        expected = with_safe_prefix(semif, rows_over_it)
+    groups = [[row | {"state": group[0]["state"]} for row in group] for group in groups]
 
-        for reply, result in zip(results, expected, strict=True):
+    # The wrapper changes what SemIf refuses, so that it is refused no more; nothing else.
+    replies, expected = await asyncio.gather(
+        asyncio.gather(*(answered(client, as_shared(group), shared=True) for group in groups)),
+        asyncio.to_thread(lambda: [with_safe_prefix(semif, group) for group in groups]),
+    )
+
+    for reply_body, results in zip(replies, expected, strict=True):
+        for reply, result in zip(reply_body["results"], results, strict=True):
             assert {key: reply[key] for key in EQUAL} == {key: result[key] for key in EQUAL}
             assert set(result) - set(reply) == set()
 

@@ -41,10 +41,39 @@ def test_it_is_gone_after_the_block(tmp_path: Path) -> None:
     assert processes[0].returncode is not None
 
 
+def test_a_configuration_cannot_open_it_to_the_network(tmp_path: Path) -> None:
+    """An address in the file does not win: there is no server without authentication outside."""
+    config = tmp_path / "nats.conf"
+    config.write_text('host: "0.0.0.0"', encoding="utf-8")
+
+    with embedded_server(tmp_path, config=config) as server:
+        sockets = psutil.Process(server.process.pid).net_connections(kind="inet")
+
+    assert {s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+
+
 def test_a_bad_configuration_is_explained(tmp_path: Path) -> None:
     """A server that does not start is an error with the server's own words."""
     config = tmp_path / "nats.conf"
     config.write_text("nonsense: {", encoding="utf-8")
 
-    with pytest.raises(ServerFailed), embedded_server(tmp_path, config=config):
+    with (
+        pytest.raises(ServerFailed, match="Parse error on line 1"),
+        embedded_server(tmp_path, config=config),
+    ):
         pass
+
+
+def test_a_port_that_is_taken_is_explained(tmp_path: Path) -> None:
+    """What goes wrong after the configuration was read is in the log, and told as well."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+
+    with embedded_server(first) as running:
+        port = int(running.url.rpartition(":")[2])
+        with (
+            pytest.raises(ServerFailed, match="address already in use"),
+            embedded_server(second, port=port),
+        ):
+            pass

@@ -15,7 +15,7 @@ from actor.engine.base import Question
 from actor.engine.binding import bind
 from actor.engine.encoding import PromptEncoder, row_of
 from schemas.decision import Option
-from schemas.errors import ControlText, TooLarge
+from schemas.errors import ControlText, Invalid, TooLarge
 
 OPTIONS = (Option(id="a", description="First"), Option(id="b", description="Second"))
 QUESTION = Question("q", "Which one?", OPTIONS)
@@ -85,6 +85,15 @@ def test_a_control_token_is_refused_with_its_field(encoder: PromptEncoder, field
 
     with pytest.raises(ControlText) as caught:
         encoder.tokens(state, question, at="decisions[1].")
+
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(("at", "field"), [("", None), ("decisions[2].", "decisions[2]")])
+def test_what_semif_refuses_is_invalid(encoder: PromptEncoder, at: str, field: str | None) -> None:
+    """A row of one option is SemIf's to refuse; a field is named where there is one."""
+    with pytest.raises(Invalid) as caught:
+        encoder.tokens("s", Question("q", "x", OPTIONS[:1]), at=at)
 
     assert caught.value.field == field
 

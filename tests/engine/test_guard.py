@@ -30,6 +30,7 @@ OUT_OF_MEMORY = (
     RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
     RuntimeError("cuBLAS: out of memory"),
     RuntimeError("CUDA error: out of memory"),
+    MemoryError("no room for a Python object"),
 )
 OTHER = (
     RuntimeError("CUDA error: an illegal memory access was encountered"),
@@ -44,6 +45,16 @@ OTHER = (
 def test_every_kind_of_oom_is_out_of_memory(error: Exception) -> None:
     """Torch's own error, and the libraries' that only their text tells."""
     assert is_out_of_memory(FakeTorch(), error)
+
+
+def test_a_host_without_memory_is_out_of_memory() -> None:
+    """Torch's allocator for the CPU has no error type of its own; a petabyte makes it raise."""
+    import torch
+
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**50, dtype=torch.uint8)
+
+    assert is_out_of_memory(torch, caught.value)
 
 
 @pytest.mark.parametrize("error", OTHER, ids=str)

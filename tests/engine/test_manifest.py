@@ -46,6 +46,24 @@ DIFFERENCES: dict[str, tuple[Callable[[Path], object], str]] = {
     "stray in a subfolder": (lambda f: (f / "sub" / "x").write_bytes(b""), "sub/x"),
     "no manifest": (lambda f: (f / MANIFEST).unlink(), "model import"),
     "a manifest that is no JSON": (lambda f: (f / MANIFEST).write_text("{"), "cannot be read"),
+    "a manifest of another format": (
+        lambda f: (f / MANIFEST).write_text(
+            json.dumps(json.loads((f / MANIFEST).read_text()) | {"format": 2})
+        ),
+        "format 2",
+    ),
+    "an entry with another field": (
+        lambda f: (f / MANIFEST).write_text(
+            (f / MANIFEST).read_text().replace('"path"', '"mode": 420, "path"', 1)
+        ),
+        "mode",
+    ),
+    "a manifest that is no UTF-8": (
+        lambda f: (f / MANIFEST).write_bytes(
+            (f / MANIFEST).read_bytes().replace(b"tiny", b"t\xffny", 1)
+        ),
+        "cannot be read",
+    ),
     "a manifest with another field": (
         lambda f: (f / MANIFEST).write_text(
             json.dumps(json.loads((f / MANIFEST).read_text()) | {"extra": 1})

@@ -66,17 +66,24 @@ def texts_of(value: Any) -> list[str]:
 
 
 def test_the_family_holds_every_kind_of_ending() -> None:
-    """Each ASCII mark alone, doubled by a closer and tripled; quotes, emoji, CJK, control."""
+    """Runs of one to three of each ASCII mark, or before a closer; quotes, emoji, CJK, control."""
     endings = {text.removeprefix("ok ") for state in FAMILY for text in texts_of(state)}
 
-    assert set(punctuation) <= endings
-    assert {mark * 3 for mark in punctuation} <= endings
+    assert {mark * run for mark in punctuation for run in (1, 2, 3)} <= endings
+    bare = {state.removeprefix("ok ") for state in FAMILY if isinstance(state, str)}
+    nested = {
+        text.removeprefix("ok ")
+        for state in FAMILY
+        if not isinstance(state, str)
+        for text in texts_of(state)
+    }
+    assert endings - {"Ann"} == bare == nested - {"Ann"}
     assert {mark + '"' for mark in punctuation} <= endings
     assert {"\u201d", "\u3002", "\U0001f600", "\u200b", "\x00", "\n"} <= endings
     kinds = {type(state) for state in FAMILY}
     assert kinds == {str, dict, list}
-    nested = [s for s in FAMILY if isinstance(s, dict) and isinstance(next(iter(s.values())), dict)]
-    assert len(nested) > 20
+    deep = [s for s in FAMILY if isinstance(s, dict) and isinstance(next(iter(s.values())), dict)]
+    assert len(deep) > 20
 
 
 def test_semif_alone_refuses_at_least_twenty(tokenizer: Any, upstream: ModuleType) -> None:

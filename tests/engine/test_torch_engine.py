@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from semif_phase1 import direct
+from semif_phase1 import direct, shared
 
 from actor.engine.base import CanaryFailed, DecisionResult, Question, Scores, Work
 from actor.engine.encoding import row_of
 from actor.engine.ledger import Ledger
+from actor.engine.prefix import upstream_of
 from actor.engine.proofs import prove
 from actor.engine.reference_scorer import ReferenceScorer
 from actor.engine.torch_engine import TorchEngine, group_rows
@@ -36,12 +41,21 @@ def shared_work(*questions: Question | SemifError) -> Work:
     return Work(True, "A state.", tuple(f"{n}" for n in range(len(questions))), questions)
 
 
-@pytest.fixture(scope="module", params=["tiny_llama", "tiny_qwen3", "tiny_qwen35"])
-def engine(request: pytest.FixtureRequest) -> TorchEngine:
+FAMILIES = ("tiny_llama", "tiny_qwen3", "tiny_qwen35")
+
+
+@pytest.fixture(params=FAMILIES)
+def engine(request: pytest.FixtureRequest, proved: Callable[[Path], Any]) -> TorchEngine:
     """Give a proved engine of each family."""
-    folder: Path = request.getfixturevalue(request.param)
-    settings = Settings(model=folder, device="cpu", max_tokens=TOKENS_MAX, batch_tokens_max=4096)
-    return prove(settings, Ledger(lambda _proof: None))
+    made: TorchEngine = proved(request.getfixturevalue(request.param))[0]
+    return made
+
+
+@pytest.fixture(params=[*FAMILIES, "demo_model"])
+def any_engine(request: pytest.FixtureRequest, proved: Callable[[Path], Any]) -> TorchEngine:
+    """Give a proved engine of each family, and one of real weights."""
+    made: TorchEngine = proved(request.getfixturevalue(request.param))[0]
+    return made
 
 
 @pytest.fixture
@@ -64,21 +78,50 @@ def results_of(outcome: object) -> list[DecisionResult]:
     return cast("list[DecisionResult]", list(results))
 
 
-def test_score_is_semifs_score(engine: TorchEngine) -> None:
+def check_equal(result: DecisionResult, expected: dict[str, Any]) -> None:
+    """Compare every field that SemIf gives, but the times."""
+    found = msgspec.to_builtins(result)
+    for name in expected.keys() - {"forward_seconds", "total_seconds"}:
+        assert found[name] == expected[name], name
+
+
+def test_score_is_semifs_score(any_engine: TorchEngine) -> None:
     """One request, one result: SemIf's own fields and values."""
     work = Work(False, {"a": [1, "x"]}, ("q",), (question("q"),))
 
-    [outcome] = engine.score([engine.prepare(work)])
+    [outcome] = any_engine.score([any_engine.prepare(work)])
 
     [result] = results_of(outcome)
-    reference = engine.reference
-    expected = direct.score(
-        reference.model, reference.tokenizer, row_of(work.state, question("q")), {}, TOKENS_MAX
+    reference = any_engine.reference
+    metadata = msgspec.to_builtins(reference.info)
+    row = row_of(work.state, question("q"))
+    check_equal(
+        result, direct.score(reference.model, reference.tokenizer, row, metadata, TOKENS_MAX)
     )
-    volatile = {"forward_seconds", "total_seconds", "model"}
-    for name in expected.keys() - volatile:
-        value = getattr(result, name)
-        assert (list(value) if isinstance(value, tuple) else value) == expected[name], name
+
+
+def test_shared_is_semifs_score_shared(
+    any_engine: TorchEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions of different lengths over one state, against SemIf without the wrapper."""
+    state = {"message": "The parcel arrived on Tuesday"}
+    questions = tuple(question(f"q{n}", "Is it" + " so" * n + "?") for n in range(1, 6))
+    work = Work(True, state, tuple(q.id for q in questions), questions)
+
+    [outcome] = any_engine.score([any_engine.prepare(work)])
+
+    reference = any_engine.reference
+    monkeypatch.setattr(shared, "_state_prefix", upstream_of(shared._state_prefix))
+    expected, timing = shared.score_shared(
+        reference.model,
+        reference.tokenizer,
+        [row_of(state, each) for each in questions],
+        msgspec.to_builtins(reference.info),
+        TOKENS_MAX,
+    )
+    for result, wanted in zip(results_of(outcome), expected, strict=True):
+        check_equal(result, wanted)
+    assert scored(outcome).prefix_tokens_reused == 4 * timing["prefix_tokens"]
 
 
 def test_shared_equals_score_within_the_formats_steps(engine: TorchEngine) -> None:
@@ -182,6 +225,18 @@ def test_out_of_memory_splits_the_batch_once(
     assert names == [f"q{n}" for n in range(8 - failed)]
 
 
+def test_errors_after_a_split_hold_nothing_of_the_first_try(engine: TorchEngine) -> None:
+    """No traceback and no chain: an outcome may outlive its request (pytorch issue 18853)."""
+    small, _ = limited(engine, 3)
+    questions = [question(f"q{n}") for n in range(8)]
+
+    [outcome] = small.score([small.prepare(shared_work(*questions))])
+
+    for error in scored(outcome).results:
+        assert isinstance(error, OutOfMemory)
+        assert (error.__traceback__, error.__context__, error.__cause__) == (None, None, None)
+
+
 def test_one_request_that_fails_costs_its_neighbours_nothing(engine: TorchEngine) -> None:
     """The requests of a batch are independent."""
     small, _ = limited(engine, 1)
@@ -232,10 +287,43 @@ def test_health_is_the_model_and_its_device(engine: TorchEngine) -> None:
 
 @given(st.lists(st.integers(1, 200), max_size=30), st.integers(1, 300), st.integers(1, 8))
 def test_groups_keep_order_and_limits(tokens: list[int], tokens_max: int, rows_max: int) -> None:
-    """Nothing lost, nothing moved; a group over the token limit holds one prompt."""
+    """Nothing lost, nothing moved, no group smaller than it must be.
+
+    SemIf pads the rows of a call to the longest, so that is what the limit must hold for; a
+    prompt over the limit is alone.
+    """
+
+    def fits(group: list[int]) -> bool:
+        padded = len(group) * max(tokens[position] for position in group)
+        return len(group) <= rows_max and padded <= tokens_max
+
     groups = group_rows(tokens, tokens_max=tokens_max, rows_max=rows_max)
 
     assert [position for group in groups for position in group] == list(range(len(tokens)))
-    for group in groups:
-        assert 1 <= len(group) <= rows_max
-        assert len(group) == 1 or sum(tokens[position] for position in group) <= tokens_max
+    assert all(len(group) == 1 or fits(group) for group in groups)
+    assert not any(fits([*group, after[0]]) for group, after in pairwise(groups))
+
+
+@pytest.mark.parametrize("long_at", [0, 20, 40])
+def test_one_long_question_does_not_pad_the_others_over_the_limit(
+    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch, long_at: int
+) -> None:
+    """What the model itself is given: rows times their padded length, prefix and all."""
+    sizes: list[int] = []
+    real = engine.reference.model.forward
+
+    def measured(**inputs: Any) -> Any:
+        sizes.append(inputs["attention_mask"].numel())
+        return real(**inputs)
+
+    # SemIf looks for this parameter by name.
+    measured.__signature__ = inspect.signature(real)  # type: ignore[attr-defined]
+    monkeypatch.setattr(engine.reference.model, "forward", measured)
+    small = replace(engine, batch_tokens_max=2048)
+    questions = [question(f"q{n}") for n in range(41)]
+    questions[long_at] = question("long", "word " * 380)
+
+    [outcome] = small.score([small.prepare(shared_work(*questions))])
+
+    assert len(results_of(outcome)) == 41
+    assert max(sizes) <= 2048

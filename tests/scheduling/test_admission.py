@@ -46,6 +46,20 @@ def test_limits_hold_for_any_sequence(
     assert (admission.jobs, admission.bytes) == (0, 0)
 
 
+def test_an_oversize_request_enters_alone_only() -> None:
+    """Refused beside another, or it would never fit; let in by itself, and then alone."""
+    admission = Admission(jobs_max=9, bytes_max=10)
+
+    with admission.permit(1), pytest.raises(Overloaded) as beside, admission.permit(11):
+        pass
+    with admission.permit(11):
+        assert admission.bytes == 11
+        with pytest.raises(Overloaded), admission.permit(1):
+            pass
+
+    assert str(beside.value) == "The queue is full by size, the limit is 10 bytes."
+
+
 def test_a_permit_is_given_back_after_an_exception() -> None:
     """Whatever happens to a request, its room is free again."""
     admission = Admission(jobs_max=1, bytes_max=10)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import weakref
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -73,6 +75,43 @@ async def test_a_caller_that_gives_up_does_not_break_the_thread(gpu: GpuThread) 
     assert await gpu.run(lambda: "next") == "next"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_call_handed_over_while_the_thread_ends_is_told_too() -> None:
+    """A caller behind one that gave up does not wait for a thread that is no more."""
+    gpu = GpuThread()
+    started, release = threading.Event(), threading.Event()
+
+    def dies() -> None:
+        started.set()
+        release.wait()
+        raise SystemExit
+
+    abandoned = asyncio.create_task(gpu.run(dies))
+    await asyncio.to_thread(started.wait)
+    abandoned.cancel()
+    behind = asyncio.create_task(gpu.run(lambda: 1))
+    await asyncio.sleep(0)
+    release.set()
+
+    with pytest.raises(EngineDied):
+        await behind
+
+
+async def test_an_exception_that_no_future_can_carry_still_reaches_the_caller(
+    gpu: GpuThread,
+) -> None:
+    """A future refuses to hold StopIteration; the caller gets an error that names it."""
+
+    def ends_early() -> None:
+        next(iter(()))
+
+    with pytest.raises(RuntimeError, match="StopIteration") as caught:
+        await gpu.run(ends_early)
+
+    assert isinstance(caught.value.__cause__, StopIteration)
+    assert await gpu.run(lambda: "next") == "next"
+
+
 class Result:
     """Something that can be weakly referenced."""
 
@@ -84,6 +123,40 @@ async def test_a_finished_calls_result_is_not_kept(gpu: GpuThread) -> None:
     await gpu.run(lambda: None)
 
     del result
+
+    assert reference() is None
+
+
+async def test_what_a_failed_call_held_is_released_with_its_exception(gpu: GpuThread) -> None:
+    """No circle through the traceback: no garbage collection is needed to free the tensors."""
+    held: list[weakref.ref[Result]] = []
+
+    def fails() -> None:
+        tensor = Result()
+        held.append(weakref.ref(tensor))
+        raise KeyError
+
+    async def fail() -> None:
+        with pytest.raises(KeyError):
+            await gpu.run(fails)
+
+    gc.disable()
+    try:
+        await fail()
+        await gpu.run(lambda: None)
+        assert held[0]() is None
+    finally:
+        gc.enable()
+
+
+async def test_what_a_call_brought_along_is_released_before_the_next(gpu: GpuThread) -> None:
+    """The call itself is dropped too, while the thread waits for another."""
+    brought = Result()
+    reference = weakref.ref(brought)
+    await gpu.run(partial(id, brought))
+    await gpu.run(lambda: None)
+
+    del brought
 
     assert reference() is None
 
@@ -110,6 +183,53 @@ async def test_a_stuck_call_is_left_behind() -> None:
 
 
 async def test_an_idle_thread_stops(gpu: GpuThread) -> None:
-    """Asked to end, it ends."""
+    """Asked to end, it ends; a call that comes later is told instead of left waiting."""
     assert await gpu.stop(within_s=5)
+    assert not gpu.alive
+    with pytest.raises(EngineDied):
+        await gpu.run(lambda: 1)
+
+
+async def test_a_thread_with_a_call_in_its_inbox_does_not_stop() -> None:
+    """There is no room to ask; both calls are still answered."""
+    gpu = GpuThread()
+    started, release = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        started.set()
+        release.wait()
+
+    abandoned = asyncio.create_task(gpu.run(stuck))
+    await asyncio.to_thread(started.wait)
+    abandoned.cancel()
+    behind = asyncio.create_task(gpu.run(lambda: "answered"))
+    await asyncio.sleep(0)
+
+    assert not await gpu.stop(within_s=0)
+
+    release.set()
+    assert await behind == "answered"
+    assert await gpu.stop(within_s=5)
+
+
+def test_a_thread_outlives_its_loop_without_harm() -> None:
+    """A call left behind by a stop may end after the loop was closed; the thread takes it."""
+    started, release = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        started.set()
+        release.wait()
+
+    async def leave_behind() -> GpuThread:
+        gpu = GpuThread()
+        call = asyncio.create_task(gpu.run(stuck))
+        await asyncio.to_thread(started.wait)
+        call.cancel()
+        await gpu.stop(within_s=0)
+        return gpu
+
+    gpu = asyncio.run(leave_behind())
+    release.set()
+    gpu._thread.join(5)
+
     assert not gpu.alive

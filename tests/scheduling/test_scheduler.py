@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Self
 
 import pytest
 from scripted_engine import DONE, ScriptedEngine, prepared
 
-from actor.engine.base import CanaryFailed, Outcome, Scores
+from actor.engine.base import CanaryFailed, Outcome, Prepared, Scores
 from actor.scheduling.admission import Admission
-from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import EngineDied, GpuThread
-from actor.scheduling.job import Job
 from actor.scheduling.scheduler import Scheduler
-from schemas.errors import Draining, OutOfMemory, ScoringFailed, SemifError
+from schemas.errors import Draining, OutOfMemory, ScoringFailed
 
 
 class Running:
@@ -171,31 +170,80 @@ async def test_closing_refuses_what_waits_and_lets_the_running_one_finish() -> N
             await second
 
 
-async def test_the_batcher_keeps_order_and_drops_the_abandoned() -> None:
-    """First in, first out; a job that is done already is not handed out."""
+async def test_the_wait_in_the_queue_is_told() -> None:
+    """From the job's arrival to the start of its scoring, on the loop's clock."""
     loop = asyncio.get_running_loop()
-    jobs = [Job(prepared(str(n)), float(n), loop.create_future()) for n in range(4)]
-    batcher = Batcher()
-    for job in jobs:
-        batcher.append(job)
-    jobs[0].future.cancel()
-    jobs[2].future.cancel()
+    async with Running(ScriptedEngine()) as running:
+        first = await running.busy_with("first")
+        before_s = loop.time()
+        second = running.ask("second")
+        await asyncio.sleep(0)
+        arrived_s = loop.time()
+        assert running.scheduler.oldest_ms() >= 0
+        running.engine.entered.clear()
+        held_s = loop.time()
+        running.engine.gate.set()
+        await first
+        answer = await second
+        after_s = loop.time()
 
-    assert batcher.oldest_enqueued_s() == 1.0
-    assert batcher.next_batch() == [jobs[1]]
-    assert batcher.next_batch() == [jobs[3]]
-    assert batcher.next_batch() == []
-    assert (len(batcher), batcher.oldest_enqueued_s()) == (0, None)
+    queue_ms = answer.queue_ms  # type: ignore[attr-defined]
+    assert (held_s - arrived_s) * 1000 <= queue_ms <= (after_s - before_s) * 1000
 
 
-async def test_a_job_is_resolved_once() -> None:
-    """Scores or an error reach the future; a second outcome changes nothing."""
-    loop = asyncio.get_running_loop()
-    scored, failed = (Job(prepared("x"), 1.0, loop.create_future()) for _ in range(2))
+async def test_the_scheduler_tells_admission_how_long_each_took() -> None:
+    """The refusals' time to come back rests on it."""
+    async with Running(ScriptedEngine()) as running:
+        await running.ask("x")
 
-    scored.resolve(DONE, started_s=1.5)
-    scored.resolve(OutOfMemory(), started_s=2.0)
-    failed.resolve(OutOfMemory(), started_s=1.0)
+        assert running.admission._seconds_each > 0
 
-    assert scored.future.result().queue_ms == 500.0
-    assert isinstance(failed.future.exception(), SemifError)
+
+@pytest.mark.parametrize("outcome", [ZeroDivisionError, StopIteration], ids=lambda e: e.__name__)
+async def test_an_engine_that_breaks_its_promise_ends_the_run(
+    outcome: type[BaseException],
+) -> None:
+    """Score raises nothing expected: what it raises ends the run, and nobody is left waiting."""
+    async with Running(ScriptedEngine({"bad": outcome})) as running:
+        bad = await running.busy_with("bad")
+        waiting = running.ask("waiting")
+        await asyncio.sleep(0)
+        running.engine.gate.set()
+
+        with pytest.raises((ZeroDivisionError, RuntimeError)):
+            await running.task
+        outcomes = await asyncio.gather(bad, waiting, return_exceptions=True)
+
+    assert [type(each) for each in outcomes] == [ScoringFailed, Draining]
+
+
+class ForgetfulEngine(ScriptedEngine):
+    """An engine that gives no outcome."""
+
+    def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
+        super().score(batch)
+        return []
+
+
+async def test_a_job_without_an_outcome_is_failed() -> None:
+    """An engine with too few outcomes is a bug; its caller still hears."""
+    async with Running(ForgetfulEngine()) as running:
+        asked = running.ask("x")
+
+        with pytest.raises(ValueError, match="zip"):
+            await running.task
+        with pytest.raises(ScoringFailed):
+            await asked
+
+
+async def test_cancelling_the_run_fails_what_is_left() -> None:
+    """The end of a drain: the running job is told ``scoring_failed``, the rest ``draining``."""
+    async with Running(ScriptedEngine()) as running:
+        first = await running.busy_with("first")
+        second = running.ask("second")
+        await asyncio.sleep(0)
+        running.task.cancel()
+
+        outcomes = await asyncio.gather(first, second, return_exceptions=True)
+
+    assert [type(each) for each in outcomes] == [ScoringFailed, Draining]

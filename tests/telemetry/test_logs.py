@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+FOREIGN = {"from a library", "library failed"}
 SCRIPT = """
 import logging, warnings
 import structlog
@@ -20,8 +21,16 @@ try:
     raise KeyError("gone")
 except KeyError:
     log.exception("failed")
+logging.getLogger("library").info("chatter")
 logging.getLogger("library").warning("from a library")
 warnings.warn("old name", FutureWarning)
+def work():
+    payload = "pay" + "load"
+    return payload / 0
+try:
+    work()
+except TypeError:
+    logging.getLogger("library").exception("library failed")
 """
 
 
@@ -41,9 +50,13 @@ def test_json_lines_are_one_object_each() -> None:
     """Also a traceback, and what a library logs; deprecations are kept out."""
     records = [json.loads(line) for line in lines_of("info")]
 
-    assert [r["event"] for r in records] == ["ready", "hm", "failed", "from a library"]
+    assert [r["event"] for r in records] == [
+        *("ready", "hm", "failed", "from a library", "library failed")
+    ]
     assert records[0]["proof"] == "abc"
     assert "KeyError: 'gone'" in records[2]["exception"]
+    assert records[4]["exception"].startswith("Traceback (most recent call last):")
+    assert "TypeError" in records[4]["exception"]
     assert all(r["timestamp"].endswith("Z") and r["level"] for r in records)
 
 
@@ -53,7 +66,7 @@ def test_json_lines_are_one_object_each() -> None:
 )
 def test_the_level_filters(level: str, events: set[str]) -> None:
     """What is less severe than the level is not written."""
-    found = {json.loads(line)["event"] for line in lines_of(level)} - {"from a library"}
+    found = {json.loads(line)["event"] for line in lines_of(level)} - FOREIGN
 
     assert found == events
 
@@ -61,3 +74,12 @@ def test_the_level_filters(level: str, events: set[str]) -> None:
 def test_console_lines_are_for_people() -> None:
     """No JSON: an event and its facts in columns."""
     assert any("ready" in line and "proof=abc" in line for line in lines_of("info", "console"))
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_traceback_shows_no_local_variable(form: str) -> None:
+    """A frame's variables hold payloads; its lines of code do not."""
+    text = "\n".join(lines_of("info", form))
+
+    assert "return payload / 0" in text
+    assert "'payload'" not in text

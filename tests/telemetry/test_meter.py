@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from actor.telemetry.meter import SAMPLES_MAX, Meter
 
 
@@ -65,3 +67,50 @@ def test_refusals_are_counted_by_code() -> None:
 
     assert (counters.expired, counters.failed, counters.oom) == (1, 2, 3)
     assert sum(counters.refused.values()) == 10
+
+
+@pytest.mark.parametrize(
+    ("values", "p50", "p99"),
+    [
+        ([], 0, 0),
+        ([7], 7, 7),
+        ([1, 2], 1, 2),
+        ([1, 2, 3], 2, 3),
+        (list(range(1, 201)), 100, 198),
+        ([5] * 99 + [900], 5, 5),
+        ([5] * 98 + [900] * 2, 5, 900),
+    ],
+    ids=["none", "one", "two", "three", "1..200", "one slow of 100", "two slow of 100"],
+)
+def test_percentiles_by_hand(values: list[int], p50: int, p99: int) -> None:
+    """Nearest rank: the smallest value that at least so many of a hundred do not exceed."""
+    meter = Meter(Clock())
+    for value in reversed(values):
+        meter.answer(value / 1000)
+
+    latency = meter.latency()
+
+    assert [latency.p50_ms, latency.p99_ms] == pytest.approx([p50, p99])
+
+
+def test_at_sixty_seconds_a_sample_still_counts() -> None:
+    """The window's edge belongs to it."""
+    clock = Clock()
+    meter = Meter(clock)
+    meter.answer(1.0)
+
+    clock.now_s += 60
+    assert meter.latency().samples == 1
+    clock.now_s += 0.001
+    assert meter.latency().samples == 0
+
+
+def test_the_counts_handed_out_do_not_change_later() -> None:
+    """A heartbeat in the making is of one moment."""
+    meter = Meter(Clock())
+    meter.refused["invalid"] += 1
+
+    before = meter.counters()
+    meter.refused["invalid"] += 1
+
+    assert before.refused == {"invalid": 1}

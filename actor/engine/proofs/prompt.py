@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from actor.engine.base import Question
@@ -10,7 +11,7 @@ from actor.engine.encoding import PromptEncoder
 from actor.engine.ledger import Note, Refuted
 from actor.engine.prefix import (
     full_prompt_row,
-    install,
+    is_installed,
     merge_prone_states,
     upstream_of,
 )
@@ -86,8 +87,8 @@ def prove_state_prefix(scorer: ReferenceScorer, note: Note) -> None:
     The family is searched anew for each tokenizer: other merges, other states.
     """
     binding, tokenizer = scorer.binding, scorer.tokenizer
-    wrapper = install(binding.shared)
-    if binding.shared.score_shared.__globals__["_state_prefix"] is not wrapper:
+    wrapper = binding.shared.score_shared.__globals__["_state_prefix"]
+    if not is_installed(wrapper):
         raise Refuted("score_shared would not call the state-prefix wrapper.")
     upstream = upstream_of(wrapper)
     if wrapper(tokenizer, ORDINARY_STATE) != upstream(tokenizer, ORDINARY_STATE):
@@ -130,6 +131,8 @@ def prove_control_text(encoder: PromptEncoder, note: Note) -> None:
 
     SemIf encodes template and text as one, so a control token in a text would be obeyed. Each
     added token must be refused in a state, a question and a description; ordinary text must not.
+    A token that JSON escapes (a line break of Gemma's) may also be accepted: its escaped text is
+    what the prompt then holds, and :meth:`PromptEncoder.tokens` found no control token in it.
     """
     options = (Option(id="yes", description="Yes"), Option(id="no", description="No"))
     plain = Question("probe", "Is it so?", options)
@@ -146,6 +149,8 @@ def prove_control_text(encoder: PromptEncoder, note: Note) -> None:
             try:
                 encoder.tokens(state, question)
             except ControlText:
+                continue
+            if json.dumps(text, ensure_ascii=False) != f'"{text}"':
                 continue
             raise Refuted(f"The control token {text!r} inside a text was not noticed.")
     note.detail = f"{len(encoder.control_tokens)} control tokens, each refused as text"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from actor.engine.ledger import Note, Refuted
 from actor.engine.loading import load
 from actor.engine.manifest import read_and_verify
 from actor.engine.memory import Device
-from actor.engine.prefix import install, upstream_of
+from actor.engine.prefix import full_prompt_row, install, upstream_of
 from actor.engine.proofs.prompt import (
     prove_answer_slots,
     prove_control_text,
@@ -176,6 +177,27 @@ def test_without_the_wrapper_the_proof_fails(binding: Binding, parts: Any) -> No
         prove_state_prefix(scorer_of(binding, parts), note())
 
 
+def test_a_wrapper_that_is_not_installed_is_caught(binding: Binding, parts: Any) -> None:
+    """The proof looks; it does not put the wrapper there itself."""
+    shared._state_prefix = upstream_of(shared._state_prefix)
+
+    with pytest.raises(Refuted, match="would not call"):
+        prove_state_prefix(scorer_of(binding, parts), note())
+
+
+def test_a_wrapper_that_is_bypassed_is_caught(
+    binding: Binding, parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed in the module, but score_shared looks its names up elsewhere."""
+    names = dict(vars(shared)) | {"_state_prefix": upstream_of(shared._state_prefix)}
+    real = shared.score_shared
+    elsewhere = types.FunctionType(real.__code__, names, real.__name__, real.__defaults__)
+    monkeypatch.setattr(shared, "score_shared", elsewhere)
+
+    with pytest.raises(Refuted, match="would not call"):
+        prove_state_prefix(scorer_of(binding, parts), note())
+
+
 def test_a_wrapper_that_cuts_too_much_is_caught(binding: Binding, parts: Any) -> None:
     """Always giving a short prefix would be safe, and would lose all reuse."""
     real = upstream_of(shared._state_prefix)
@@ -224,3 +246,22 @@ def test_a_control_token_that_is_not_noticed_fails_the_proof(
 
     with pytest.raises(Refuted, match="'nothing special'"):
         prove_control_text(encoder, note())
+
+
+@pytest.mark.parametrize("text", ["\n\n", "\t", "a\\b"])
+def test_a_control_token_that_json_escapes_passes(
+    binding: Binding, smollm_tokenizer: Any, text: str
+) -> None:
+    """Gemma's line breaks are added tokens: escaped, no text can become one."""
+    from tokenizers import AddedToken
+
+    tokenizer = copy.deepcopy(smollm_tokenizer)
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False)])
+    [token_id] = tokenizer.encode(text, add_special_tokens=False)
+    encoder = PromptEncoder(binding, tokenizer, tokens_max=512)
+
+    prove_control_text(encoder, note())
+
+    prompt = binding.encode_prompt(tokenizer, full_prompt_row(f"before {text} after"), 512)[0]
+    plain = binding.encode_prompt(tokenizer, full_prompt_row("before after"), 512)[0]
+    assert prompt.count(token_id) == plain.count(token_id)

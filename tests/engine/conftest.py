@@ -1,0 +1,44 @@
+"""Models proved once for all engine tests, on one CPU thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actor.engine.ledger import Ledger
+from actor.engine.proofs import prove
+from actor.settings import Settings
+from schemas.health import ProofReport
+
+Proved = tuple[Any, list[ProofReport]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Models this small are slower on several threads, most of all beside other work."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def proved() -> Callable[[Path], Proved]:
+    """Give what proves a model's directory: its engine, which no test may damage, and the report.
+
+    Each directory is proved once.
+    """
+
+    @cache
+    def run(folder: Path) -> Proved:
+        told: list[ProofReport] = []
+        settings = Settings(model=folder, device="cpu", max_tokens=512, batch_tokens_max=8192)
+        return prove(settings, Ledger(told.append)), told
+
+    return run
