@@ -24,6 +24,8 @@ ENVIRONMENT_PREFIX = "SEMIF_"
 _TOKEN = r"^[A-Za-z0-9_-]+\Z"  # noqa: S105 - a NATS subject token, not a secret
 _SUBJECT = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z"
 """``\\Z``, because ``$`` lets a newline pass, and a newline ends a protocol line."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What the bytes of a variable become that are not UTF-8; msgspec fails on them."""
 
 Count = Annotated[int, Meta(ge=1)]
 Text = Annotated[str, Meta(min_length=1)]
@@ -143,6 +145,8 @@ def load(
             name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
             if name not in FIELDS:
                 raise SettingsError(f"{variable} is not a setting.")
+            if _SURROGATE.search(value):
+                raise SettingsError(f"{name}: {variable} is not UTF-8.")
             values[name] = value
             sources[name] = variable
     try:
@@ -156,7 +160,6 @@ def load(
 def _decode_path(kind: type, value: Any) -> Any:
     """Let msgspec make a path of a string, unless no file can have that name."""
     if kind is Path and isinstance(value, str) and value and "\0" not in value:
-        os.fsencode(value)  # a lone surrogate is a ValueError, which msgspec reports
         return Path(value)
     raise ValueError("Expected a path")
 

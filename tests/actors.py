@@ -23,8 +23,8 @@ from actor.bus.embedded import EmbeddedServer, embedded_server
 from schemas.codec import codec_for
 from schemas.health import Heartbeat
 
-READY_TIMEOUT_S = 90.0
-EXIT_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 240.0
+EXIT_TIMEOUT_S = 120.0
 
 SMALL_AND_QUICK = {
     "SEMIF_DEVICE": "cpu",

@@ -144,6 +144,8 @@ def test_any_file_is_read_or_refused_never_worse(content: bytes) -> None:
         ({"SEMIF_MODEL": "a\0b"}, "model"),
         ({"SEMIF_NATS_CREDS": "a\0b"}, "nats_creds"),
         ({"SEMIF_NATS_URL": ""}, "nats_url"),
+        ({"SEMIF_MAX_TOKENS": "\udcff"}, "max_tokens.*not UTF-8"),
+        ({"SEMIF_MODEL": "/\udcff"}, "model.*not UTF-8"),
         ({"SEMIF_": "x"}, "SEMIF_ is not a setting"),
         ({"SEMIF_INSTANCE": "a\n"}, "instance"),
         ({"SEMIF_SUBJECT_PREFIX": "a.b\n"}, "subject_prefix"),

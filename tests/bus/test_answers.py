@@ -127,7 +127,7 @@ def as_shared(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"state": rows[0]["state"], "decisions": decisions}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_score_equals_semif_for_200_mixed_decisions(client: Client, semif: SemIf) -> None:
     """Logits, probabilities, prompt hash and token count are SemIf's, to the last bit."""
     rows = mixed_decisions(200)
@@ -144,7 +144,7 @@ async def test_score_equals_semif_for_200_mixed_decisions(client: Client, semif:
         assert set(result) - set(reply) == set()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_score_shared_equals_semif_for_200_mixed_decisions(
     client: Client, semif: SemIf
 ) -> None:
@@ -264,7 +264,7 @@ async def every_state_is_answered(url: str, states: list[Any]) -> None:
     assert failed == {}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_every_merge_prone_state_is_answered_with_smollm2(
     served: Served, semif: SemIf
 ) -> None:
@@ -295,7 +295,7 @@ def served_qwen3(tiny_qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         yield running
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 async def test_every_merge_prone_state_is_answered_with_qwen3s_tokenizer(
     served_qwen3: Served, tiny_qwen3: Path
 ) -> None:

@@ -259,7 +259,7 @@ def test_demo_answers_and_stops_cleanly(demo_model: Path) -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
 

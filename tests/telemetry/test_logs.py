@@ -78,8 +78,8 @@ def test_console_lines_are_for_people() -> None:
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_traceback_shows_no_local_variable(form: str) -> None:
-    """A frame's variables hold payloads; its lines of code do not."""
+    """A frame's variables hold payloads; its name and its line number do not."""
     text = "\n".join(lines_of("info", form))
 
-    assert "return payload / 0" in text
+    assert "in work" in text
     assert "'payload'" not in text
