@@ -78,7 +78,7 @@ def upstream_of(wrapper: StatePrefix) -> StatePrefix:
     return original
 
 
-_CLOSERS = '")}?'
+_CLOSERS = '")}'
 _BEYOND_ASCII = (
     *("\u201d", "\u2019", "\u00bb", "\u2026", "\u2014"),  # closing quotes, ellipsis, dash
     *("\u3002", "\uff01", "\uff1f", "\u300d", "\u300f", "\u3011", "\uff09", "\u3001"),  # CJK

@@ -35,9 +35,9 @@ def mixed_decisions(count: int) -> list[dict[str, Any]]:
     def state(kind: int) -> Any:
         match kind % 6:
             case 0:
-                return words(1, 25)
+                return words(1, 12)
             case 1:
-                return {"subject": words(1, 6), "body": words(5, 20), "n": dice.random()}
+                return {"subject": words(1, 6), "body": words(3, 10), "n": dice.random()}
             case 2:
                 return [words(1, 4) for _ in range(dice.randint(1, 8))]
             case 3:
@@ -51,7 +51,7 @@ def mixed_decisions(count: int) -> list[dict[str, Any]]:
         {
             "id": f"d{index}",
             "state": state(index),
-            "question": words(2, 8) + "?",
+            "question": words(2, 5) + "?",
             "options": [
                 {"id": f"o{n}", "description": f"{n} {words(1, 4)}"} for n in range(2 + index % 15)
             ],

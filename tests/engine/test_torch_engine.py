@@ -306,9 +306,13 @@ def test_groups_keep_order_and_limits(tokens: list[int], tokens_max: int, rows_m
 
 @pytest.mark.parametrize("long_at", [0, 20, 40])
 def test_one_long_question_does_not_pad_the_others_over_the_limit(
-    engine: TorchEngine, monkeypatch: pytest.MonkeyPatch, long_at: int
+    tiny_llama: Path,
+    proved: Callable[[Path], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    long_at: int,
 ) -> None:
     """What the model itself is given: rows times their padded length, prefix and all."""
+    engine: TorchEngine = proved(tiny_llama)[0]
     sizes: list[int] = []
     real = engine.reference.model.forward
 

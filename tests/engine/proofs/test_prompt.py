@@ -45,9 +45,9 @@ def binding() -> Iterator[Binding]:
     shared._state_prefix = present
 
 
-@pytest.fixture(params=["smollm2", "qwen3"])
+@pytest.fixture(scope="module", params=["smollm2", "qwen3"])
 def tokenizer(request: pytest.FixtureRequest) -> Any:
-    """Give a copy of each real tokenizer, to change."""
+    """Give each real tokenizer; a test puts back what it changes."""
     if request.param == "smollm2":
         return copy.deepcopy(request.getfixturevalue("smollm_tokenizer"))
     import transformers
@@ -74,10 +74,10 @@ def test_real_tokenizers_and_templates_pass(binding: Binding, tokenizer: Any) ->
 
 @pytest.mark.parametrize("template", [PLAIN_TEMPLATE, QWEN35_TEMPLATE])
 def test_templates_that_keep_the_payload_pass(
-    binding: Binding, tokenizer: Any, template: str
+    binding: Binding, tokenizer: Any, template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trimming around a JSON object changes nothing: Qwen3.5's own template does it."""
-    tokenizer.chat_template = template
+    monkeypatch.setattr(tokenizer, "chat_template", template)
 
     prove_template(binding, tokenizer, note())
 
@@ -103,26 +103,30 @@ def test_templates_that_keep_the_payload_pass(
     ],
 )
 def test_templates_that_change_the_payload_are_refused(
-    binding: Binding, tokenizer: Any, damage: str
+    binding: Binding, tokenizer: Any, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropped, cut, repeated, re-cased, escaped or reformatted: none is served."""
-    tokenizer.chat_template = PLAIN_TEMPLATE.replace(CONTENT, damage)
+    monkeypatch.setattr(tokenizer, "chat_template", PLAIN_TEMPLATE.replace(CONTENT, damage))
 
     with pytest.raises(Refuted, match="instead of once"):
         prove_template(binding, tokenizer, note())
 
 
-def test_no_template_is_refused(binding: Binding, tokenizer: Any) -> None:
+def test_no_template_is_refused(
+    binding: Binding, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A base model has none."""
-    tokenizer.chat_template = None
+    monkeypatch.setattr(tokenizer, "chat_template", None)
 
     with pytest.raises(Refuted, match="no chat template"):
         prove_template(binding, tokenizer, note())
 
 
-def test_a_tail_that_merges_with_the_letter_is_refused(binding: Binding, tokenizer: Any) -> None:
+def test_a_tail_that_merges_with_the_letter_is_refused(
+    binding: Binding, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A template that ends in a letter makes one token of it and the answer."""
-    tokenizer.chat_template = PLAIN_TEMPLATE + "Answer:T"
+    monkeypatch.setattr(tokenizer, "chat_template", PLAIN_TEMPLATE + "Answer:T")
 
     with pytest.raises(Refuted, match="cannot answer with letters"):
         prove_answer_slots(binding, tokenizer, note())
@@ -132,10 +136,11 @@ def test_letters_that_are_not_single_tokens_are_refused(binding: Binding, tokeni
     """A tokenizer that rewrites a letter cannot be read by it."""
     from tokenizers import normalizers
 
-    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("P", "PP")
+    damaged = copy.deepcopy(tokenizer)
+    damaged.backend_tokenizer.normalizer = normalizers.Replace("P", "PP")
 
     with pytest.raises(Refuted, match="cannot answer with letters"):
-        prove_answer_slots(binding, tokenizer, note())
+        prove_answer_slots(binding, damaged, note())
 
 
 @pytest.fixture(scope="module", params=["tiny_llama", "tiny_qwen3", "tiny_qwen35"])
