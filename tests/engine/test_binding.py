@@ -90,6 +90,16 @@ def test_two_distributions_with_the_package_are_refused(
         bind()
 
 
+def test_a_package_of_no_distribution_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files copied by hand have no version that could be named."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    with pytest.raises(Refuted, match="no distribution claims it"):
+        bind()
+
+
 def test_a_package_from_another_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

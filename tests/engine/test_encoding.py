@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from semif_phase1 import direct
+from semif_phase1 import core, direct
 
 from actor.engine.base import Question
-from actor.engine.binding import bind
+from actor.engine.binding import Binding
 from actor.engine.encoding import PromptEncoder, row_of
 from schemas.decision import Option
 from schemas.errors import ControlText, Invalid, TooLarge
@@ -23,18 +25,23 @@ LIMIT = 256
 
 
 @pytest.fixture(scope="module")
-def encoder(smollm_tokenizer: Any) -> PromptEncoder:
+def encoder(smollm_tokenizer: Any, bound: Binding) -> PromptEncoder:
     """Give an encoder of the demo model's tokenizer."""
-    return PromptEncoder(bind(), smollm_tokenizer, tokens_max=LIMIT)
+    return PromptEncoder(bound, smollm_tokenizer, tokens_max=LIMIT)
 
 
 @pytest.fixture(scope="module")
-def qwen_encoder(qwen3_tokenizer_dir: Path) -> PromptEncoder:
-    """Give an encoder of Qwen3's tokenizer, which has added tokens that are not special."""
+def qwen_tokenizer(qwen3_tokenizer_dir: Path) -> Any:
+    """Give Qwen3's tokenizer, which has added tokens that are not special."""
     import transformers
 
-    tokenizer = transformers.AutoTokenizer.from_pretrained(qwen3_tokenizer_dir)
-    return PromptEncoder(bind(), tokenizer, tokens_max=LIMIT)
+    return transformers.AutoTokenizer.from_pretrained(qwen3_tokenizer_dir, local_files_only=True)
+
+
+@pytest.fixture(scope="module")
+def qwen_encoder(qwen_tokenizer: Any, bound: Binding) -> PromptEncoder:
+    """Give an encoder of Qwen3's tokenizer."""
+    return PromptEncoder(bound, qwen_tokenizer, tokens_max=LIMIT)
 
 
 def semif_length(tokenizer: Any, state: Any, question: Question) -> int:
@@ -122,6 +129,67 @@ def test_what_only_looks_like_a_control_token_is_text(
 ) -> None:
     """Refusing more than needed would refuse ordinary markup."""
     assert qwen_encoder.tokens(text, QUESTION) > 0
+
+
+NEAR_CONTROL = ("<|", "|>", "<", ">", "/", "|", "_", "im", "start", "end", "think", "tool", "call")
+
+
+@settings(max_examples=200, deadline=None)
+@given(state=st.lists(st.sampled_from(NEAR_CONTROL), min_size=1, max_size=9).map("".join))
+def test_text_is_refused_only_for_a_whole_control_token(
+    qwen_encoder: PromptEncoder, qwen_tokenizer: Any, state: str
+) -> None:
+    """Pieces of control tokens in any order: refused when one is complete, and only then."""
+    added = [token.content for token in qwen_tokenizer.added_tokens_decoder.values()]
+    complete = any(token in state for token in added)
+
+    if complete:
+        with pytest.raises(ControlText):
+            qwen_encoder.tokens(state, QUESTION)
+    else:
+        measured = qwen_encoder.tokens(state, QUESTION)
+        assert measured == semif_length(qwen_tokenizer, state, QUESTION)
+
+
+def test_every_added_token_is_refused_in_every_field(
+    qwen_encoder: PromptEncoder, qwen_tokenizer: Any
+) -> None:
+    """Special by its flag or not: each of Qwen3's, in a state, a question and a description."""
+    added = list(qwen_tokenizer.added_tokens_decoder.values())
+    assert {token.special for token in added} == {True, False}
+    for text in (token.content for token in added):
+        bad_option = (OPTIONS[0], Option(id="b", description=text))
+        for state, question, field in (
+            (text, QUESTION, "state"),
+            ("s", Question("q", text, OPTIONS), "question"),
+            ("s", Question("q", "x", bad_option), "options[1].description"),
+        ):
+            with pytest.raises(ControlText) as caught:
+                qwen_encoder.tokens(state, question)
+            assert caught.value.field == field, text
+
+
+def test_a_control_token_in_ids_is_no_matter(encoder: PromptEncoder, smollm_tokenizer: Any) -> None:
+    """Ids never reach the prompt, so nothing in them is obeyed."""
+    named = (Option(id="<|im_end|>", description="First"), OPTIONS[1])
+    question = Question("<|im_start|>", "Which one?", named)
+    [_, user] = core.direct_messages(row_of("s", question))
+    assert "<|" not in json.dumps(user)
+
+    assert encoder.tokens("s", question) == semif_length(smollm_tokenizer, "s", question)
+
+
+def test_a_tokenizer_changed_by_the_scorer_measures_as_before(
+    smollm_tokenizer: Any, bound: Binding
+) -> None:
+    """The encoder has a tokenizer of its own: what the GPU thread sets on the other is not seen."""
+    other = copy.deepcopy(smollm_tokenizer)
+    encoder = PromptEncoder(bound, other, tokens_max=LIMIT)
+
+    other.chat_template = "{{ messages[0]['content'] }}"
+    other.backend_tokenizer.enable_truncation(1)
+
+    assert encoder.tokens("s", QUESTION) == semif_length(smollm_tokenizer, "s", QUESTION)
 
 
 def test_it_is_safe_beside_the_scorers_tokenizer(

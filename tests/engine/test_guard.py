@@ -153,6 +153,41 @@ def test_success_gives_a_burst_back() -> None:
     assert torch.cuda.calls == [("empty_cache",)]
 
 
+def fail_for_good() -> None:
+    """Raise as every call into CUDA does after one that read where it may not."""
+    raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [("CUDA out of memory", OutOfMemory), ("illegal memory access", ScoringFailed)],
+)
+def test_a_card_that_refuses_even_to_release_is_one_error(
+    message: str, expected: type[SemifError]
+) -> None:
+    """``empty_cache`` fails too on a broken card; the call's failure is reported, alone."""
+    torch = FakeTorch()
+    memory = memory_of(torch)
+    torch.cuda.on_empty_cache = fail_for_good
+
+    with capture_logs() as logs, pytest.raises(expected) as caught:
+        guarded(torch, memory, lambda: raise_(RuntimeError(message)))
+
+    assert [line["event"] for line in logs] == ["scoring failed", "memory not released"]
+    assert caught.value.__context__ is None
+
+
+def test_a_burst_that_cannot_be_given_back_is_a_failure() -> None:
+    """An error that shows itself after the answer is still the engine's, so the canary runs."""
+    torch = FakeTorch()
+    memory = memory_of(torch)
+    torch.cuda.reserved = 4 * GIB
+    torch.cuda.on_empty_cache = fail_for_good
+
+    with pytest.raises(ScoringFailed):
+        guarded(torch, memory, lambda: "answer")
+
+
 def test_what_is_no_exception_is_not_caught() -> None:
     """SystemExit is the end of the thread, which the scheduler handles."""
     torch = FakeTorch()

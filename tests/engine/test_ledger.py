@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from actor.engine.base import ProofFailed
@@ -31,6 +33,22 @@ def test_each_proof_is_told_when_it_starts_and_when_it_ends() -> None:
         ("b", "running", ""),
         ("b", "passed", "b is right"),
     ]
+
+
+def test_seconds_are_the_proofs_own() -> None:
+    """Zero while it runs; afterwards what it took, no more than the clock shows around it."""
+    told: list[ProofReport] = []
+    ledger = Ledger(told.append)
+    before = time.perf_counter()
+
+    with ledger.proof("a"):
+        spent = sum(range(200_000))
+    with pytest.raises(ProofFailed), ledger.proof("b"):
+        raise Refuted(str(spent))
+
+    running_a, a, running_b, b = (proof.seconds for proof in told)
+    assert running_a == running_b == 0.0
+    assert 0.0 <= a + b <= time.perf_counter() - before + 0.001  # each is rounded to 1 ms
 
 
 @pytest.mark.parametrize(

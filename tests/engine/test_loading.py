@@ -122,6 +122,21 @@ def test_code_in_the_model_is_never_run(tiny_llama: Path, tmp_path: Path) -> Non
         loaded_from(folder)
 
 
+def test_code_of_the_tokenizer_is_never_run(tiny_llama: Path, tmp_path: Path) -> None:
+    """A tokenizer that names Python of its own is loaded without it, or refused."""
+
+    def add_code(folder: Path) -> None:
+        path = folder / "tokenizer_config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+        config["auto_map"] = {"AutoTokenizer": ["tokenization_evil.Evil", "tokenization_evil.Evil"]}
+        path.write_text(json.dumps(config), encoding="utf-8")
+        (folder / "tokenization_evil.py").write_text("raise SystemExit('ran')", encoding="utf-8")
+
+    folder = copy_of(tiny_llama, tmp_path / "model", add_code)
+
+    assert "Evil" not in type(loaded_from(folder).tokenizer).__name__
+
+
 def test_more_tokens_than_positions_are_refused(tiny_llama: Path) -> None:
     """Beyond its positions a model answers nonsense."""
     assert loaded_from(tiny_llama, tokens_max=8192).model is not None
@@ -167,15 +182,23 @@ def test_another_format_is_refused(tiny_llama: Path) -> None:
     with pytest.raises(Refuted, match="not all bfloat16"):
         check_placement(torch, model, CPU, "bfloat16")
 
+    model.model.norm.to(torch.bfloat16)
+    with pytest.raises(Refuted, match=r"bfloat16.*float32.*not all float32"):
+        check_placement(torch, model, CPU, "float32")
+
 
 def test_loading_opens_no_socket(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the environment would let transformers go online."""
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # read at import
+    tried: list[Any] = []
 
-    def refuse(*_arguments: Any) -> None:
-        raise AssertionError("a connection was tried")
+    def refuse(*arguments: Any) -> None:
+        tried.append(arguments)  # transformers could swallow the error and go on
+        raise OSError("no network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
     assert loaded_from(tiny_llama).model is not None
+    assert tried == []

@@ -44,6 +44,10 @@ DIFFERENCES: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda f: (f / "sub" / "more").unlink(), "sub/more is in the manifest"),
     "stray": (lambda f: (f / "tokenizer.json").write_bytes(b"{}"), "not in the manifest"),
     "stray in a subfolder": (lambda f: (f / "sub" / "x").write_bytes(b""), "sub/x"),
+    "a linked folder": (
+        lambda f: (f / "additional_chat_templates").symlink_to(f / "sub"),
+        "additional_chat_templates is a link to a folder",
+    ),
     "no manifest": (lambda f: (f / MANIFEST).unlink(), "model import"),
     "a manifest that is no JSON": (lambda f: (f / MANIFEST).write_text("{"), "cannot be read"),
     "a manifest of another format": (

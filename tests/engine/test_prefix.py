@@ -23,8 +23,11 @@ from actor.engine.prefix import (
 
 FAMILY = list(merge_prone_states())
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+ENDINGS = st.text([*punctuation, *"\u201d\u3002\u200b\n \U0001f600"], min_size=1, max_size=6)
 STATES = st.one_of(
     TEXTS.filter(bool),
+    ENDINGS.map("ok ".__add__),
+    ENDINGS.map(lambda text: {"said": [1, {"last": f"ok {text}"}]}),
     st.dictionaries(TEXTS, TEXTS, min_size=1, max_size=3),
     st.lists(st.one_of(TEXTS, st.integers(), st.booleans(), st.none()), min_size=1, max_size=4),
 )
@@ -114,7 +117,7 @@ def test_the_wrapper_never_covers_an_unshared_token(tokenizer: Any, upstream: Mo
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(state=STATES, question=TEXTS.filter(bool))
+@given(state=STATES, question=st.one_of(TEXTS.filter(bool), ENDINGS))
 def test_the_wrapper_holds_for_any_state_and_question(
     tokenizer: Any, upstream: ModuleType, state: Any, question: str
 ) -> None:

@@ -59,6 +59,13 @@ def any_engine(request: pytest.FixtureRequest, proved: Callable[[Path], Any]) ->
 
 
 @pytest.fixture
+def one_engine(tiny_llama: Path, proved: Callable[[Path], Any]) -> TorchEngine:
+    """Give the proved engine of one family, for what is the same in all."""
+    made: TorchEngine = proved(tiny_llama)[0]
+    return made
+
+
+@pytest.fixture
 def llama(tiny_llama: Path) -> TorchEngine:
     """Give an engine whose weights a test may damage."""
     settings = Settings(model=tiny_llama, device="cpu", max_tokens=256, batch_tokens_max=1024)
@@ -176,10 +183,15 @@ def test_large_requests_are_cut_into_groups(engine: TorchEngine) -> None:
     small = replace(engine, batch_rows_max=3)
     questions = [question(f"q{n}") for n in range(8)]
 
-    [outcome] = small.score([small.prepare(shared_work(*questions))])
+    [whole, outcome] = [
+        each.score([each.prepare(shared_work(*questions))])[0] for each in (engine, small)
+    ]
 
     assert [result.id for result in results_of(outcome)] == [f"q{n}" for n in range(8)]
-    assert scored(outcome).batch_rows == 3
+    assert (scored(whole).batch_rows, scored(outcome).batch_rows) == (8, 3)
+    # Each group reads the prefix once: 8 rows less 1, and 3 + 3 + 2 rows less 1 each.
+    prefix_tokens = scored(whole).prefix_tokens_reused // 7
+    assert scored(outcome).prefix_tokens_reused == (2 + 2 + 1) * prefix_tokens
 
 
 class LimitedScorer(ReferenceScorer):
@@ -193,6 +205,12 @@ class LimitedScorer(ReferenceScorer):
         if len(rows) > self.rows_max:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return super().score_shared(rows)
+
+    def score(self, row: Any) -> DecisionResult:
+        self.calls.append(1)
+        if self.rows_max < 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return super().score(row)
 
 
 def limited(engine: TorchEngine, rows_max: int) -> tuple[TorchEngine, list[int]]:
@@ -210,10 +228,10 @@ def limited(engine: TorchEngine, rows_max: int) -> tuple[TorchEngine, list[int]]
     [(4, [8, 4, 4], 0), (3, [8, 4, 4], 8), (8, [8], 0)],
 )
 def test_out_of_memory_splits_the_batch_once(
-    engine: TorchEngine, rows_max: int, calls: list[int], failed: int
+    one_engine: TorchEngine, rows_max: int, calls: list[int], failed: int
 ) -> None:
     """Each half by itself; what does not fit then is that half's error, and no more tries."""
-    small, called = limited(engine, rows_max)
+    small, called = limited(one_engine, rows_max)
     questions = [question(f"q{n}") for n in range(8)]
 
     [outcome] = small.score([small.prepare(shared_work(*questions))])
@@ -225,9 +243,71 @@ def test_out_of_memory_splits_the_batch_once(
     assert names == [f"q{n}" for n in range(8 - failed)]
 
 
-def test_errors_after_a_split_hold_nothing_of_the_first_try(engine: TorchEngine) -> None:
+def test_a_half_that_fits_is_answered_beside_one_that_does_not(one_engine: TorchEngine) -> None:
+    """Five rows on room for two: the first two have results, the other three their error."""
+    small, called = limited(one_engine, 2)
+    questions = [question(f"q{n}") for n in range(5)]
+
+    [outcome] = small.score([small.prepare(shared_work(*questions))])
+
+    assert called == [5, 2, 3]
+    kinds = [type(result) for result in scored(outcome).results]
+    assert kinds == [DecisionResult] * 2 + [OutOfMemory] * 3
+    assert scored(outcome).batch_rows == 2
+
+
+def test_one_row_that_does_not_fit_is_not_tried_again(one_engine: TorchEngine) -> None:
+    """There is nothing to split, shared or not; the canary cannot be asked either."""
+    small, called = limited(one_engine, 0)
+    single = Work(False, "s", ("q",), (question("q"),))
+
+    outcomes = small.score([small.prepare(shared_work(question("q"))), small.prepare(single)])
+
+    assert called == [1, 1]
+    assert [type(result) for result in scored(outcomes[0]).results] == [OutOfMemory]
+    assert isinstance(outcomes[1], OutOfMemory)
+    with pytest.raises(CanaryFailed, match="out_of_memory"):
+        small.canary()
+
+
+class SpoiltScorer(ReferenceScorer):
+    """SemIf's answers with one number that is none, as a scorer without its checks might give."""
+
+    field: str = ""
+
+    def _spoil(self, result: DecisionResult) -> DecisionResult:
+        first, *others = getattr(result, self.field)
+        return msgspec.structs.replace(result, **{self.field: (first * float("nan"), *others)})
+
+    def score(self, row: Any) -> DecisionResult:
+        return self._spoil(super().score(row))
+
+    def score_shared(self, rows: Any) -> tuple[list[DecisionResult], int]:
+        results, prefix_tokens = super().score_shared(rows)
+        return [*results[:-1], self._spoil(results[-1])], prefix_tokens
+
+
+@pytest.mark.parametrize("field", ["option_logits", "probabilities"])
+def test_a_number_that_is_none_never_leaves_the_engine(one_engine: TorchEngine, field: str) -> None:
+    """One NaN in one row spoils its call: no answer of it can be trusted."""
+    r = one_engine.reference
+    scorer = SpoiltScorer(r.binding, r.model, r.tokenizer, r.info, r.tokens_max)
+    object.__setattr__(scorer, "field", field)
+    spoilt = replace(one_engine, reference=scorer)
+    single = Work(False, "s", ("q",), (question("q"),))
+    several = shared_work(question("q0"), question("q1"))
+
+    [alone, together] = spoilt.score([spoilt.prepare(single), spoilt.prepare(several)])
+
+    assert isinstance(alone, ScoringFailed)
+    assert [type(result) for result in scored(together).results] == [ScoringFailed] * 2
+    with pytest.raises(CanaryFailed, match="scoring_failed"):
+        spoilt.canary()
+
+
+def test_errors_after_a_split_hold_nothing_of_the_first_try(one_engine: TorchEngine) -> None:
     """No traceback and no chain: an outcome may outlive its request (pytorch issue 18853)."""
-    small, _ = limited(engine, 3)
+    small, _ = limited(one_engine, 3)
     questions = [question(f"q{n}") for n in range(8)]
 
     [outcome] = small.score([small.prepare(shared_work(*questions))])
@@ -237,9 +317,9 @@ def test_errors_after_a_split_hold_nothing_of_the_first_try(engine: TorchEngine)
         assert (error.__traceback__, error.__context__, error.__cause__) == (None, None, None)
 
 
-def test_one_request_that_fails_costs_its_neighbours_nothing(engine: TorchEngine) -> None:
+def test_one_request_that_fails_costs_its_neighbours_nothing(one_engine: TorchEngine) -> None:
     """The requests of a batch are independent."""
-    small, _ = limited(engine, 1)
+    small, _ = limited(one_engine, 1)
     good = small.prepare(shared_work(question("q")))
     bad = small.prepare(shared_work(*(question(f"q{n}") for n in range(4))))
 

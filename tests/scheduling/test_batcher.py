@@ -64,3 +64,17 @@ def test_any_sequence_hands_out_each_live_job_once_in_order(steps: list[str]) ->
             assert batcher.oldest_enqueued_s() == (waiting[0].enqueued_s if waiting else None)
     finally:
         loop.close()
+
+
+async def test_a_job_can_be_let_go() -> None:
+    """One that waits is gone at once, its neighbours stay; one taken before changes nothing."""
+    jobs = jobs_of(asyncio.get_running_loop(), 3)
+    batcher = Batcher()
+    for job in jobs:
+        batcher.append(job)
+    assert batcher.next_batch() == [jobs[0]]
+
+    batcher.discard(jobs[0])
+    batcher.discard(jobs[1])
+
+    assert batcher.take_all() == [jobs[2]]

@@ -70,6 +70,8 @@ async def test_an_abandoned_job_never_reaches_the_engine() -> None:
         abandoned, kept = running.ask("abandoned"), running.ask("kept")
         await asyncio.sleep(0)
         abandoned.cancel()
+        await asyncio.gather(abandoned, return_exceptions=True)
+        assert len(running.scheduler._batcher) == 1  # what it held went with its permit
         running.engine.gate.set()
         await asyncio.gather(first, kept)
 

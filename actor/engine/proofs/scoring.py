@@ -52,7 +52,7 @@ def _check_distribution(result: DecisionResult) -> None:
     if not all(math.isfinite(logit) for logit in result.option_logits):
         raise Refuted(f"The logits are {result.option_logits}: not finite.")
     total = math.fsum(result.probabilities)
-    if abs(total - 1.0) > SUM_TOLERANCE:
+    if not abs(total - 1.0) <= SUM_TOLERANCE:  # a NaN is not within anything
         raise Refuted(f"The probabilities sum to {total}.")
 
 

@@ -13,10 +13,10 @@ import torch
 from semif_phase1 import shared
 from tiny_models import QWEN35_TEMPLATE
 
-from actor.engine.binding import Binding, bind
+from actor.engine.binding import Binding
 from actor.engine.encoding import PromptEncoder
 from actor.engine.ledger import Note, Refuted
-from actor.engine.loading import load
+from actor.engine.loading import Loaded, load
 from actor.engine.manifest import read_and_verify
 from actor.engine.memory import Device
 from actor.engine.prefix import full_prompt_row, install, upstream_of
@@ -36,10 +36,9 @@ PLAIN_TEMPLATE = (
 
 
 @pytest.fixture
-def binding() -> Iterator[Binding]:
+def binding(bound: Binding) -> Iterator[Binding]:
     """Give SemIf with the wrapper in place, and put back what a test breaks."""
     present = shared._state_prefix
-    bound = bind()
     install(bound.shared)
     yield bound
     shared._state_prefix = present
@@ -88,9 +87,13 @@ def test_templates_that_keep_the_payload_pass(
         "'hello'",
         f"{CONTENT}[:-1]",
         f"{CONTENT}[1:]",
-        f"{CONTENT}[:300]",
+        f"{CONTENT}[:200]",
+        f"{CONTENT}[:8000]",
         f"{CONTENT}|truncate(400)",
         f"{CONTENT}|lower",
+        f"{CONTENT}|capitalize",
+        f"{CONTENT}|striptags",
+        f"{CONTENT}|urlize",
         f"{CONTENT}|upper",
         f"{CONTENT}|escape",
         f"{CONTENT}|replace('  ', ' ')",
@@ -146,7 +149,17 @@ def test_letters_that_are_not_single_tokens_are_refused(binding: Binding, tokeni
 @pytest.fixture(scope="module", params=["tiny_llama", "tiny_qwen3", "tiny_qwen35"])
 def parts(request: pytest.FixtureRequest) -> Any:
     """Give a loaded small model of each family."""
-    folder: Path = request.getfixturevalue(request.param)
+    return loaded(request.getfixturevalue(request.param))
+
+
+@pytest.fixture(scope="module")
+def one_model(tiny_llama: Path) -> Any:
+    """Give a loaded small model, for what hangs on the tokenizer alone."""
+    return loaded(tiny_llama)
+
+
+def loaded(folder: Path) -> Loaded:
+    """Load a model's directory."""
     manifest, _ = read_and_verify(folder, revision=None)
     device = Device("cpu", "cpu", None, 0)
     return load(torch, folder, manifest, device, dtype="bfloat16", tokens_max=512)
@@ -219,10 +232,24 @@ def test_a_wrapper_that_cuts_too_much_is_caught(binding: Binding, parts: Any) ->
         prove_state_prefix(scorer_of(binding, parts), note())
 
 
-def test_a_tokenizer_that_never_merges_needs_no_counterexample(
-    binding: Binding, parts: Any
-) -> None:
-    """One token for each byte: SemIf refuses nothing, so the wrapper is proved to be called."""
+def test_a_wrapper_that_gives_no_prefix_is_caught(binding: Binding, parts: Any) -> None:
+    """Nothing at all is a prefix of everything, but score_shared refuses it."""
+    right = shared._state_prefix
+
+    def empty(tokenizer: Any, state: Any) -> list[int]:
+        result: list[int] = right(tokenizer, state)
+        return result if isinstance(state, dict) else []
+
+    empty.__wrapped__ = upstream_of(right)  # type: ignore[attr-defined]
+    empty.__semif_actor_wrapper__ = True  # type: ignore[attr-defined]
+    shared._state_prefix = empty
+
+    with pytest.raises(Refuted, match="covers a token"):
+        prove_state_prefix(scorer_of(binding, parts), note())
+
+
+def bytes_tokenizer() -> Any:
+    """Give a tokenizer of one token for each byte."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -231,15 +258,41 @@ def test_a_tokenizer_that_never_merges_needs_no_counterexample(
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    tokenizer = transformers.PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=backend, chat_template=PLAIN_TEMPLATE, pad_token=alphabet[0]
     )
-    scorer = ReferenceScorer(binding, parts.model, tokenizer, parts.info, 4096)
+
+
+def test_a_tokenizer_that_never_merges_needs_no_counterexample(
+    binding: Binding, one_model: Any
+) -> None:
+    """SemIf refuses no state of the family, so the wrapper is proved to be called."""
+    scorer = ReferenceScorer(binding, one_model.model, bytes_tokenizer(), one_model.info, 4096)
     found = note()
 
     prove_state_prefix(scorer, found)
 
     assert "the wrapper is called" in found.detail
+
+
+class OtherPrefix(ReferenceScorer):
+    """SemIf with a prefix from elsewhere, one token shorter than the wrapper's."""
+
+    def score_shared(self, rows: Any) -> Any:
+        present = shared._state_prefix
+        shared._state_prefix = lambda tokenizer, state: present(tokenizer, state)[:-1]
+        try:
+            return super().score_shared(rows)
+        finally:
+            shared._state_prefix = present
+
+
+def test_a_prefix_that_is_not_the_wrappers_is_caught(binding: Binding, one_model: Any) -> None:
+    """Without a counterexample the length of the prefix is what tells."""
+    scorer = OtherPrefix(binding, one_model.model, bytes_tokenizer(), one_model.info, 4096)
+
+    with pytest.raises(Refuted, match="used a prefix of"):
+        prove_state_prefix(scorer, note())
 
 
 def test_a_control_token_that_is_not_noticed_fails_the_proof(

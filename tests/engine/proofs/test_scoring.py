@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from semif_phase1 import direct
 
-from actor.engine.binding import bind
+from actor.engine.binding import Binding
 from actor.engine.encoding import PromptEncoder
 from actor.engine.ledger import Note, Refuted
 from actor.engine.loading import load
@@ -24,13 +25,12 @@ TOKENS_MAX = 512
 
 
 @pytest.fixture
-def scorer(tiny_llama: Path) -> ReferenceScorer:
+def scorer(tiny_llama: Path, bound: Binding) -> ReferenceScorer:
     """Give a scorer whose weights a test may damage."""
-    binding = bind()
-    install(binding.shared)
+    install(bound.shared)
     manifest, _ = read_and_verify(tiny_llama, revision=None)
     loaded = load(torch, tiny_llama, manifest, CPU, dtype="bfloat16", tokens_max=TOKENS_MAX)
-    return ReferenceScorer(binding, loaded.model, loaded.tokenizer, loaded.info, TOKENS_MAX)
+    return ReferenceScorer(bound, loaded.model, loaded.tokenizer, loaded.info, TOKENS_MAX)
 
 
 def test_the_canary_is_semifs_answer(scorer: ReferenceScorer) -> None:
@@ -56,6 +56,29 @@ def test_logits_that_are_not_finite_are_refused(scorer: ReferenceScorer, value: 
 
     with pytest.raises((Refuted, ValueError), match="finite"):
         prove_decision(scorer, Note({}))
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "reason"),
+    [
+        ("option_logits", [float("nan"), 1.0, 2.0], "not finite"),
+        ("probabilities", [0.25, 0.25, 0.25], "sum to 0.75"),
+        ("probabilities", [float("nan"), 0.5, 0.5], "sum to nan"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(
+    scorer: ReferenceScorer, field: str, values: list[float], reason: str
+) -> None:
+    """A SemIf without its own checks is not believed."""
+
+    def careless(*arguments: Any) -> dict[str, Any]:
+        result: dict[str, Any] = direct.score(*arguments)
+        return result | {field: values}
+
+    doubtful = replace(scorer, binding=replace(scorer.binding, score=careless))
+
+    with pytest.raises(Refuted, match=reason):
+        prove_decision(doubtful, Note({}))
 
 
 def test_a_model_that_does_not_read_its_state_is_refused(scorer: ReferenceScorer) -> None:
