@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import IntEnum
 from functools import partial
 from typing import Any, TypeVar
@@ -225,10 +225,7 @@ class _Serving:
         Unsubscribes first: callers get an instant no-responders, other actors take over.
         """
         await self.requests.stop_intake()
-        idle = asyncio.create_task(self.requests.idle())
-        hurried = asyncio.create_task(hurry.wait())
-        await asyncio.wait({idle, hurried}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-        await _end(idle, hurried)
+        await _first_of(self.requests.idle(), hurry.wait(), within_s=within_s)
         abandoned = await self.requests.abandon()
         if self.scoring.done():
             self.scoring.result()  # the engine failed meanwhile: raise it
@@ -238,12 +235,17 @@ class _Serving:
         """Stop taking requests and answer all that are left; safe after :meth:`drain`."""
         await self.requests.stop_intake()
         await _end(self.scoring)
-        idle = asyncio.create_task(self.requests.idle())
-        await asyncio.wait({idle}, timeout=LAST_REPLIES_S)
-        await _end(idle)
+        await _first_of(self.requests.idle(), within_s=LAST_REPLIES_S)
         await self.requests.abandon()
         await self.heartbeat.end_status()
         self.handler.close()
+
+
+async def _first_of(*work: Coroutine[Any, Any, object], within_s: float) -> None:
+    """Wait for whichever is first, or for the time to pass, and end the others."""
+    tasks = [asyncio.create_task(each) for each in work]
+    await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    await _end(*tasks)
 
 
 async def _end(*tasks: asyncio.Future[Any]) -> None:

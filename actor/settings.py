@@ -86,7 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     scorer: Literal["reference"] = "reference"
     """``reference`` is SemIf's own code."""
     batch_tokens_max: Count = 32_768
-    """Most prompt tokens in one call of the scorer, prefixes counted once for each row."""
+    """Most prompt tokens in one call of the scorer: rows, each as long as the longest of them."""
     batch_rows_max: Count = 64
     """Most prompts in one call of the scorer."""
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from actor.engine.base import DecisionResult, Question, Scores, Work
 from actor.settings import Settings
-from schemas.codec import Codec, decode_request
+from schemas.codec import Codec, Request, decode_request
 from schemas.decision import (
     Decision,
     Refused,
     Scored,
     ScoreReply,
     ScoreRequest,
+    SemifResult,
     ServedBy,
     SharedReply,
     SharedRequest,
@@ -89,13 +90,7 @@ def read_work(incoming: Incoming, codec: Codec[Any], settings: Settings) -> Work
     """
     if incoming.shared:
         return _read_shared(incoming, codec, settings)
-    request = decode_request(
-        codec,
-        incoming.payload,
-        ScoreRequest,
-        bytes_max=settings.request_bytes_max,
-        depth_max=settings.request_depth_max,
-    )
+    request = _decode(incoming, codec, ScoreRequest, settings)
     check_state(request.state)
     check_decision(Decision(id=request.id, question=request.question, options=request.options))
     name = request.id or incoming.headers.get(MSG_ID_HEADER.lower(), "")[:ID_CHARS_MAX]
@@ -103,14 +98,20 @@ def read_work(incoming: Incoming, codec: Codec[Any], settings: Settings) -> Work
     return Work(False, request.state, (question.id,), (question,))
 
 
-def _read_shared(incoming: Incoming, codec: Codec[Any], settings: Settings) -> Work:
-    request = decode_request(
+def _decode(
+    incoming: Incoming, codec: Codec[Any], record: type[Request], settings: Settings
+) -> Request:
+    return decode_request(
         codec,
         incoming.payload,
-        SharedRequest,
+        record,
         bytes_max=settings.request_bytes_max,
         depth_max=settings.request_depth_max,
     )
+
+
+def _read_shared(incoming: Incoming, codec: Codec[Any], settings: Settings) -> Work:
+    request = _decode(incoming, codec, SharedRequest, settings)
     check_state(request.state)
     limit = settings.request_decisions_max
     if not 1 <= len(request.decisions) <= limit:
@@ -162,20 +163,8 @@ def _semif_fields(result: DecisionResult) -> dict[str, Any]:
     """Give SemIf's fields and what follows from them: the choice and its margin."""
     ranked = sorted(result.probabilities, reverse=True)
     best = result.probabilities.index(ranked[0])  # the first declared wins a tie
-    return {
-        "id": result.id,
-        "option_ids": result.option_ids,
-        "probabilities": result.probabilities,
-        "option_logits": result.option_logits,
-        "input_tokens": result.input_tokens,
-        "prompt_sha256": result.prompt_sha256,
-        "prompt_version": result.prompt_version,
-        "model": result.model,
-        "readout": result.readout,
-        "probability_status": result.probability_status,
-        "choice": result.option_ids[best],
-        "margin": ranked[0] - ranked[1],
-    }
+    fields = {name: getattr(result, name) for name in SemifResult.__struct_fields__}
+    return fields | {"choice": result.option_ids[best], "margin": ranked[0] - ranked[1]}
 
 
 def answer_reply(

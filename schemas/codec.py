@@ -18,7 +18,7 @@ from schemas.errors import ErrorReply, Invalid, Malformed, TooLarge, Unsupported
 from schemas.health import Heartbeat
 from schemas.subjects import JSON, MSGPACK
 
-__all__ = ["Codec", "codec_for", "decode_request"]
+__all__ = ["Codec", "Request", "codec_for", "decode_request"]
 
 Request = TypeVar("Request", ScoreRequest, SharedRequest)
 Record = TypeVar("Record")

@@ -11,7 +11,7 @@ import nats.errors
 from nats.aio.client import Client
 
 from actor.bus.connection import CONNECT_TIMEOUT_S, guarded_callback
-from actor.bus.credentials import credentials
+from actor.bus.credentials import credentials, servers
 from actor.settings import Settings
 from schemas.codec import codec_for
 from schemas.errors import ErrorBody, ErrorReply
@@ -88,7 +88,7 @@ async def open_client(settings: Settings, name: str) -> AsyncIterator[BusClient]
     errors: list[Exception] = []
     try:
         await client.connect(
-            servers=[url.strip() for url in settings.nats_url.split(",")],
+            servers=servers(settings),
             name=name,
             error_cb=guarded_callback(errors.append),
             # allow_reconnect does not bound the first connect, only these two do.

@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from actor.bus.credentials import credentials
+from actor.bus.credentials import credentials, servers
 from actor.settings import Settings
 
 __all__ = ["BusLost", "Connection", "Refusal", "guarded_callback"]
@@ -95,7 +95,7 @@ class Connection:
         try:
             async with asyncio.timeout(settings.bus_lost_s):
                 await self._client.connect(
-                    servers=[url.strip() for url in settings.nats_url.split(",")],
+                    servers=servers(settings),
                     name=f"semif-actor {settings.instance}",
                     error_cb=guarded_callback(self._on_error),
                     disconnected_cb=guarded_callback(self._on_disconnected),

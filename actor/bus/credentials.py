@@ -7,7 +7,12 @@ from typing import Any
 
 from actor.settings import Settings
 
-__all__ = ["credentials"]
+__all__ = ["credentials", "servers"]
+
+
+def servers(settings: Settings) -> list[str]:
+    """Give the URLs of ``nats_url``."""
+    return [url.strip() for url in settings.nats_url.split(",")]
 
 
 def credentials(settings: Settings) -> dict[str, Any]:

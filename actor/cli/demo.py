@@ -25,9 +25,10 @@ from actor.cli.samples import CONTROL_TEXT, SAMPLES, SHARED
 from actor.cli.show import complain, console, option_lines, start_report
 from actor.settings import ENVIRONMENT_PREFIX, Settings
 from schemas.codec import codec_for
-from schemas.decision import Refused, ScoreReply, SharedReply
+from schemas.decision import Refused, Scored, ScoreReply, SharedReply, Timing
 from schemas.errors import ErrorBody
 from schemas.health import Heartbeat
+from schemas.subjects import Subjects
 
 __all__ = ["run_demo"]
 
@@ -151,22 +152,16 @@ async def _ask_samples(client: BusClient) -> None:
     codec = codec_for(None)
     for sample in (*SAMPLES, CONTROL_TEXT):
         response = await _ask(client, sample.request(), shared=False)
-        title = Text(sample.title + "\n", style="bold").append(sample.question, style="not bold")
         if response.error:
-            table.add_row(title, _refusal(response.error), "")
-            continue
-        reply = codec.decode(response.payload, ScoreReply)
-        lines = option_lines(reply.option_ids, reply.probabilities, reply.choice)
-        table.add_row(title, lines, f"{reply.timing.total_ms:.0f}")
+            _add_row(table, sample.title, sample.question, response.error)
+        else:
+            reply = codec.decode(response.payload, ScoreReply)
+            _add_row(table, sample.title, sample.question, reply, reply.timing)
     response = await _ask(client, SHARED, shared=True)
     shared = codec.decode(response.payload, SharedReply)
     for result in shared.results:
-        title = Text(f"{result.id}\n", style="bold").append("one alert, shared", style="not bold")
-        if isinstance(result, Refused):
-            table.add_row(title, _refusal(result.error), "")
-        else:
-            lines = option_lines(result.option_ids, result.probabilities, result.choice)
-            table.add_row(title, lines, f"{shared.timing.total_ms:.0f}")
+        answer = result.error if isinstance(result, Refused) else result
+        _add_row(table, result.id, "one alert, shared", answer, shared.timing)
     console.print(table)
     console.print(
         "These are real weights on the real path, but a model of 135 million parameters is too "
@@ -179,8 +174,21 @@ async def _ask(client: BusClient, request: object, *, shared: bool) -> Response:
     return await client.ask(msgspec.json.encode(request), shared=shared, timeout_s=ASK_TIMEOUT_S)
 
 
-def _refusal(error: ErrorBody) -> Text:
-    return Text(f"{error.status} {error.code}: {error.message}", style="yellow")
+def _add_row(
+    table: Table,
+    title: str,
+    question: str,
+    answer: ScoreReply | Scored | ErrorBody,
+    timing: Timing | None = None,
+) -> None:
+    """Add a decision and its bars, or why it was refused."""
+    asked = Text(f"{title}\n", style="bold").append(question, style="not bold")
+    if isinstance(answer, ErrorBody):
+        refusal = f"{answer.status} {answer.code}: {answer.message}"
+        table.add_row(asked, Text(refusal, style="yellow"), "")
+    else:
+        lines = option_lines(answer.option_ids, answer.probabilities, answer.choice)
+        table.add_row(asked, lines, f"{timing.total_ms:.0f}" if timing else "")
 
 
 async def _stay(url: str, process: asyncio.subprocess.Process) -> None:
@@ -192,9 +200,9 @@ async def _stay(url: str, process: asyncio.subprocess.Process) -> None:
         soft_wrap=True,
         markup=False,
     )
-    request = SAMPLES[1].request()
+    body = msgspec.json.encode(SAMPLES[1].request()).decode()
     console.print(
-        f"nats --server {url} request semif.v1.score '{msgspec.json.encode(request).decode()}'\n",
+        f"nats --server {url} request {Subjects().score} '{body}'\n",
         soft_wrap=True,
         markup=False,
     )

@@ -22,7 +22,7 @@ from actor.engine.guard import guarded
 from actor.engine.memory import DeviceMemory
 from actor.engine.reference_scorer import ReferenceScorer
 from schemas.decision import ModelInfo
-from schemas.errors import OutOfMemory, ScoringFailed, SemifError
+from schemas.errors import OutOfMemory, SemifError
 from schemas.health import EngineHealth
 
 __all__ = ["Canary", "TorchEngine", "group_rows"]
@@ -144,25 +144,20 @@ class TorchEngine:
 
     def _score_shared(self, prepared: Prepared, run: _Run) -> list[Result]:
         """Score the questions that are left, in groups within the batch limits."""
-        results: list[Result] = [
-            q if isinstance(q, SemifError) else ScoringFailed() for q in prepared.questions
-        ]
-        askable = [i for i, q in enumerate(prepared.questions) if isinstance(q, Question)]
+        questions = list(enumerate(prepared.questions))
+        results: dict[int, Result] = {i: q for i, q in questions if isinstance(q, SemifError)}
+        askable = [(i, q) for i, q in questions if isinstance(q, Question)]
         groups = group_rows(
-            [prepared.tokens[i] for i in askable],
+            [prepared.tokens[i] for i, _ in askable],
             tokens_max=self.batch_tokens_max,
             rows_max=self.batch_rows_max,
         )
         for group in groups:
-            indexes = [askable[position] for position in group]
-            rows = [
-                row_of(prepared.work.state, question)
-                for i in indexes
-                if isinstance(question := prepared.questions[i], Question)
-            ]
-            for index, result in zip(indexes, self._score_group(rows, run), strict=True):
+            asked = [askable[position] for position in group]
+            rows = [row_of(prepared.work.state, question) for _, question in asked]
+            for (index, _), result in zip(asked, self._score_group(rows, run), strict=True):
                 results[index] = result
-        return results
+        return [results[index] for index, _ in questions]
 
     def _score_group(self, rows: list[Row], run: _Run, *, may_split: bool = True) -> list[Result]:
         """Score rows together; when they do not fit the memory, each half by itself, once.

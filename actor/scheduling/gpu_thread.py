@@ -26,7 +26,7 @@ class GpuThread:
 
     The event loop hands over a call and awaits its future; the thread hands the result back with
     one ``call_soon_threadsafe``. An ordinary exception belongs to the call. Anything else
-    (``SystemExit``, ``MemoryError`` in the interpreter, a bug in this loop) ends the thread: the
+    (``SystemExit``, a bug in this loop) ends the thread: the
     call that runs and all later ones then raise :class:`EngineDied`, so nobody waits for ever.
 
     A daemon, because a call into CUDA cannot be cancelled: a stop that has waited long enough

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from actor.engine.base import DecisionResult, Question
 from actor.engine.encoding import PromptEncoder, row_of
@@ -68,9 +67,11 @@ def prove_peak(
     """Run the largest batch that will be allowed, then record the resting footprint.
 
     ``score_shared`` over one state of nearly ``max_tokens``: SemIf copies the prefix for each
-    row, so this is the most memory that any request can take.
+    row, so this is the most memory that keys and values can take. It is not the most that any
+    request can: long questions over a short state compute more at once, and rows that all end at
+    different positions keep rows x ends logits of the whole vocabulary.
     """
-    state = _longest_state(lambda text: encoder.tokens(text, QUESTION), encoder)
+    state = _longest_state(encoder)
     rows_count = max(1, min(batch_rows_max, batch_tokens_max // encoder.tokens_max))
     rows = [row_of(state, QUESTION) | {"id": f"row {index}"} for index in range(rows_count)]
     results, _ = scorer.score_shared(rows)
@@ -84,10 +85,14 @@ def prove_peak(
     )
 
 
-def _longest_state(tokens: Callable[[str], int], encoder: PromptEncoder) -> str:
-    """Give a text whose prompt is as long as the limit allows, to within one word's tokens."""
-    base, ten = tokens("word"), tokens("word" + " word" * 10)
-    words = (encoder.tokens_max - base) * 10 // (ten - base)
+def _longest_state(encoder: PromptEncoder) -> str:
+    """Give a text whose prompt is as long as the limit allows, to within one word's tokens.
+
+    Raises the encoder's errors: a limit too small for the question leaves nothing to prove.
+    """
+    base = encoder.tokens("word", QUESTION)
+    ten_more = encoder.tokens("word" + " word" * 10, QUESTION) - base
+    words = (encoder.tokens_max - base) * 10 // ten_more
     text = "word" + " word" * max(words - 1, 0)
-    tokens(text)
+    encoder.tokens(text, QUESTION)
     return text
