@@ -19,8 +19,10 @@ demo: demo-model  ## Start a NATS server and an actor, ask a dozen decisions, st
 
 demo-model: $(DEMO_MODEL)/manifest.json  ## Fetch and convert the demo weights, once.
 
+# Whole files per worker: their fixtures start actors. In the order of the tree, which begins with
+# the longest.
 test: demo-model  ## Run every test: real server, real weights.
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
 check: $(READY)  ## Lint, format, types, import directions, generated files.
 	$(BIN)/ruff check --quiet
