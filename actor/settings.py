@@ -27,7 +27,8 @@ _SUBJECT = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """What the bytes of a variable become that are not UTF-8; msgspec fails on them."""
 
-Count = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=1, le=2**53)]
+"""Up to where every JSON reader keeps integers exact."""
 Text = Annotated[str, Meta(min_length=1)]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
@@ -179,6 +180,11 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError(
             f"batch_tokens_max is {settings.batch_tokens_max}: "
             f"no room for one prompt of max_tokens, {settings.max_tokens}."
+        )
+    if settings.timeout_ms_default > settings.timeout_ms_max:
+        raise SettingsError(
+            f"timeout_ms_default, {settings.timeout_ms_default}, is over "
+            f"timeout_ms_max, {settings.timeout_ms_max}."
         )
     for name in FILE_SETTINGS:
         path = getattr(settings, name)

@@ -19,9 +19,14 @@ class FakeCuda:
     """``torch.cuda`` with one card of 8 GiB. Every call that changes something is recorded."""
 
     def __init__(
-        self, *, cards: int = 1, architectures: tuple[str, ...] = ("sm_80", "sm_90")
+        self,
+        *,
+        cards: int = 1,
+        architectures: tuple[str, ...] = ("sm_80", "sm_90"),
+        capability: tuple[int, int] = (9, 0),
     ) -> None:
         self.cards = cards
+        self.capability = capability
         self.architectures = architectures
         self.calls: list[tuple[Any, ...]] = []
         self.reserved = 0
@@ -36,7 +41,7 @@ class FakeCuda:
 
     def get_device_capability(self, index: int) -> tuple[int, int]:
         assert index < self.cards
-        return (9, 0)
+        return self.capability
 
     def get_arch_list(self) -> list[str]:
         return list(self.architectures)

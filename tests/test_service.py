@@ -377,6 +377,32 @@ async def test_the_end_of_the_gpu_thread_fails_all_and_exits_4(
     assert failed.reason == "the GPU thread has ended"
 
 
+async def test_a_bug_in_the_scheduler_fails_all_and_exits_4(
+    server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
+) -> None:
+    """What nobody foresaw still has an exit code, a heartbeat and a reply."""
+    code = """
+import actor.scheduling.batcher as batcher
+real = batcher.Batcher.next_batch
+def next_batch(self):
+    jobs = real(self)
+    if any(job.prepared.work.state == "trigger" for job in jobs):
+        raise ZeroDivisionError("a secret")
+    return jobs
+batcher.Batcher.next_batch = next_batch
+"""
+    settings = patched(tmp_path / "patch", code)
+    async with run_actor(server, tiny_llama, tmp_path, settings=settings) as actor:
+        await actor.until("ready")
+
+        reply = await ask(actor.client, decision("trigger"))
+
+        assert await actor.exit_code() == 4, actor.log_text()
+        failed = await actor.until("failed")
+    assert error_of(reply)["status"] in {500, 503}
+    assert failed.reason == "a bug: ZeroDivisionError"
+
+
 async def test_a_canary_that_sings_another_song_exits_4(
     server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
 ) -> None:

@@ -130,6 +130,10 @@ def test_any_file_is_read_or_refused_never_worse(content: bytes) -> None:
         ({"SEMIF_SCORER": "fast"}, "scorer"),
         ({"SEMIF_MAX_TOKENS": "0"}, "max_tokens"),
         ({"SEMIF_MAX_TOKENS": "many"}, "max_tokens"),
+        (
+            {"SEMIF_TIMEOUT_MS_DEFAULT": "1001", "SEMIF_TIMEOUT_MS_MAX": "1000"},
+            "timeout_ms_default, 1001, is over timeout_ms_max, 1000",
+        ),
         ({"SEMIF_DEVICE": "gpu"}, "device"),
         ({"SEMIF_INSTANCE": "a.b"}, "instance"),
         ({"SEMIF_SUBJECT_PREFIX": "a..b"}, "subject_prefix"),
@@ -177,6 +181,7 @@ def test_what_cannot_be_used_is_named(environment: dict[str, str], text: str) ->
         {"SEMIF_VRAM_CAP_GIB": "4"},
         {"SEMIF_VRAM_CAP_GIB": "4", "SEMIF_DEVICE": "cuda:1"},
         {"SEMIF_MAX_TOKENS": "4096", "SEMIF_BATCH_TOKENS_MAX": "4096"},
+        {"SEMIF_TIMEOUT_MS_DEFAULT": "1000", "SEMIF_TIMEOUT_MS_MAX": "1000"},
     ],
     ids=str,
 )
@@ -195,7 +200,7 @@ def test_what_goes_together_is_taken(environment: dict[str, str]) -> None:
         ("max_tokens", 128, 1_048_576),
         ("request_depth_max", 1, 200),
         ("heartbeat_s", 0.1, 3600),
-        ("queue_jobs_max", 1, None),
+        ("queue_jobs_max", 1, 2**53),
         ("canary_s", 5e-324, 86_400),
         ("drain_s", 5e-324, 86_400),
         ("bus_lost_s", 5e-324, 86_400),

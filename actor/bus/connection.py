@@ -115,9 +115,12 @@ class Connection:
                 )
         except TimeoutError:
             raise BusLost(f"no server answered within {settings.bus_lost_s:g} s") from None
-        except Exception as error:
-            # A broken URL or key file; what the network does is retried inside connect().
-            raise BusLost(f"{type(error).__name__}: {error}") from error
+        except Exception as error:  # noqa: BLE001 - whatever it is, there will be no connection
+            # A broken URL or key file; what the network does is retried inside connect(). The type
+            # alone: the text of a URL parser may hold the password.
+            raise BusLost(
+                f"the URL or the credentials cannot be used ({type(error).__name__})"
+            ) from None
 
     async def publish(
         self, subject: str, payload: bytes, headers: dict[str, str] | None = None

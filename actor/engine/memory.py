@@ -54,7 +54,9 @@ def find_device(torch: Any, wanted: str) -> Device:
             )
         major, minor = torch.cuda.get_device_capability(index)
         built_for = torch.cuda.get_arch_list()
-        if f"sm_{major}{minor}" not in built_for:
+        # A kernel built for sm_XY also runs on a card of the same X and a higher Y (CUDA's binary
+        # compatibility); stock wheels have sm_86 and no sm_89.
+        if not any(f"sm_{major}{lower}" in built_for for lower in range(minor + 1)):
             raise Refuted(
                 f"The card needs kernels for sm_{major}{minor}; this PyTorch has "
                 f"{', '.join(built_for) or 'none'}. Install a build for the card."

@@ -70,8 +70,8 @@ class GpuThread:
         self._closed = True
         try:
             self._inbox.put_nowait(None)
-        except queue.Full:  # a call is still waiting behind the one that runs
-            return False
+        except queue.Full:  # a call is still waiting behind the one that runs, or nobody takes any
+            return not self._thread.is_alive()
         await asyncio.to_thread(self._thread.join, within_s)
         return not self._thread.is_alive()
 

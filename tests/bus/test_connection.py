@@ -124,10 +124,14 @@ async def test_without_a_server_opening_gives_up_in_time() -> None:
         await Connection(settings).open()
 
 
-async def test_a_url_that_is_none_is_a_loss() -> None:
-    """What cannot be parsed is no reason to retry, and has its cause in the text."""
-    with pytest.raises(BusLost):
-        await Connection(Settings(nats_url="nats://[", bus_lost_s=5)).open()
+@pytest.mark.parametrize("url", ["nats://[", "nats://user:secret@[x]", "nats://u:secret@h:port"])
+async def test_a_url_that_is_none_is_a_loss(url: str) -> None:
+    """What cannot be parsed is no reason to retry, and what is in it stays out of the text."""
+    with pytest.raises(BusLost, match="cannot be used") as caught:
+        await Connection(Settings(nats_url=url, bus_lost_s=5)).open()
+
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
 
 
 async def test_publishing_without_a_server_drops(server: EmbeddedServer) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,12 @@ from actor.bus.connection import BusLost, Connection
 from actor.bus.credentials import credentials
 from actor.bus.embedded import EmbeddedServer, embedded_server
 from actor.settings import Settings
+
+OPERATOR, ACCOUNT, USER = (
+    nkeys.PREFIX_BYTE_OPERATOR,
+    nkeys.PREFIX_BYTE_ACCOUNT,
+    nkeys.PREFIX_BYTE_USER,
+)
 
 
 async def opens(server: EmbeddedServer, **changes: Any) -> bool:
@@ -91,6 +101,85 @@ async def test_tls_that_is_required_is_never_given_up(
         assert not await opens(server, nats_tls_required=True)  # an authority nobody knows
     with embedded_server(plain) as server:
         assert not await opens(server, nats_tls_ca=cert, nats_tls_required=True)
+
+
+async def test_a_server_that_wants_a_client_certificate_gets_it(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Mutual TLS: with the certificate it connects, without it does not."""
+    cert, key = certificate
+    config = tmp_path / "nats.conf"
+    config.write_text(
+        f'tls {{ cert_file: "{cert}", key_file: "{key}", ca_file: "{cert}", verify: true }}',
+        encoding="utf-8",
+    )
+    with embedded_server(tmp_path, config=config) as server:
+        assert await opens(server, nats_tls_ca=cert, nats_tls_cert=cert, nats_tls_key=key)
+        assert not await opens(server, nats_tls_ca=cert)
+
+
+async def test_a_jwt_and_its_seed_come_from_a_creds_file(tmp_path: Path) -> None:
+    """The user's JWT is shown and the challenge signed; another user's seed does not do."""
+    operator, account, user, other = (new_key(kind) for kind in (OPERATOR, ACCOUNT, USER, USER))
+    config = tmp_path / "nats.conf"
+    config.write_text(
+        f"operator: {jwt(operator, operator, 'operator')}\n"
+        "resolver: MEMORY\n"
+        f"resolver_preload: {{ {public(account)}: {jwt(account, operator, 'account')} }}\n",
+        encoding="utf-8",
+    )
+    right, wrong = tmp_path / "right.creds", tmp_path / "wrong.creds"
+    token = jwt(user, account, "user")
+    right.write_text(creds(token, user), encoding="utf-8")
+    wrong.write_text(creds(token, other), encoding="utf-8")
+    with embedded_server(tmp_path, config=config) as server:
+        assert await opens(server, nats_creds=right)
+        assert not await opens(server, nats_creds=wrong)
+        assert not await opens(server)
+
+
+def new_key(kind: int) -> nkeys.KeyPair:
+    """Give a new key pair of a kind."""
+    return nkeys.from_seed(bytearray(nkeys.encode_seed(os.urandom(32), kind)))
+
+
+def public(key: nkeys.KeyPair) -> str:
+    """Give the public key as NATS writes it."""
+    text: str = key.public_key.decode()
+    return text
+
+
+def jwt(subject: nkeys.KeyPair, issuer: nkeys.KeyPair, kind: str) -> str:
+    """Give a NATS JWT (version 2) for ``subject``, signed by ``issuer``."""
+    unlimited = dict.fromkeys(("subs", "conn", "leaf", "imports", "exports", "data", "payload"), -1)
+    limits = {"account": {"limits": unlimited}, "user": {"subs": -1, "data": -1, "payload": -1}}
+    claims = {
+        "jti": kind,
+        "iat": int(time.time()),
+        "iss": public(issuer),
+        "sub": public(subject),
+        "name": kind,
+        "nats": {"type": kind, "version": 2} | limits.get(kind, {}),
+    }
+    parts = [base64url(json.dumps(p)) for p in ({"typ": "JWT", "alg": "ed25519-nkey"}, claims)]
+    signed = ".".join(parts)
+    return f"{signed}.{base64url(issuer.sign(signed.encode()))}"
+
+
+def base64url(content: str | bytes) -> str:
+    """Give base64url without padding, as JWTs want it."""
+    raw = content.encode() if isinstance(content, str) else content
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def creds(token: str, key: nkeys.KeyPair) -> str:
+    """Give the text of a ``.creds`` file, as ``nsc`` writes it."""
+    dashes = "-" * 5
+    return (
+        f"{dashes}BEGIN NATS USER JWT{dashes}\n{token}\n{dashes}-END NATS USER JWT-{dashes}\n\n"
+        f"{dashes}BEGIN USER NKEY SEED{dashes}\n{key.seed.decode()}\n"
+        f"{dashes}-END USER NKEY SEED-{dashes}\n"
+    )
 
 
 def test_without_settings_there_are_no_credentials() -> None:

@@ -47,6 +47,31 @@ def test_a_build_without_kernels_for_the_card_is_refused() -> None:
         find_device(torch, "cuda")
 
 
+@pytest.mark.parametrize(
+    ("card", "built_for", "runs"),
+    [
+        ((8, 9), ("sm_80", "sm_86", "sm_90"), True),
+        ((8, 9), ("sm_80",), True),
+        ((8, 6), ("sm_89", "sm_90"), False),
+        ((9, 0), ("sm_89",), False),
+        ((9, 0), ("sm_90a", "compute_90"), False),
+        ((12, 0), ("sm_90", "sm_120"), True),
+        ((10, 3), ("sm_100",), True),
+    ],
+)
+def test_kernels_for_a_lower_minor_version_run_on_the_card(
+    card: tuple[int, int], built_for: tuple[str, ...], runs: bool
+) -> None:
+    """CUDA's binary compatibility: the same major version, the same minor one or a lower one."""
+    torch = FakeTorch(FakeCuda(architectures=built_for, capability=card))
+
+    if runs:
+        assert find_device(torch, "cuda").name == "cuda:0"
+    else:
+        with pytest.raises(Refuted, match=f"sm_{card[0]}{card[1]}"):
+            find_device(torch, "cuda")
+
+
 def test_a_card_that_miscalculates_is_refused() -> None:
     """A kernel with a wrong result stops the start."""
     with pytest.raises(Refuted, match="not 512"):

@@ -233,3 +233,18 @@ def test_a_thread_outlives_its_loop_without_harm() -> None:
     gpu._thread.join(5)
 
     assert not gpu.alive
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_dead_thread_has_stopped(gpu: GpuThread) -> None:
+    """However often it is asked, and though nobody takes what is put in its inbox any more."""
+
+    def dies() -> None:
+        raise SystemExit
+
+    with pytest.raises(EngineDied):
+        await gpu.run(dies)
+    await asyncio.to_thread(gpu._thread.join)
+
+    assert await gpu.stop(within_s=5)
+    assert await gpu.stop(within_s=5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 from actor.engine.base import DecisionResult, Question
 from actor.engine.encoding import PromptEncoder, row_of
@@ -13,6 +15,8 @@ from actor.engine.torch_engine import Canary
 from schemas.decision import Option
 
 __all__ = ["prove_decision", "prove_peak"]
+
+Row = dict[str, Any]
 
 QUESTION = Question(
     "canary",
@@ -64,35 +68,54 @@ def prove_peak(
     batch_rows_max: int,
     note: Note,
 ) -> None:
-    """Run the largest batch that will be allowed, then record the resting footprint.
+    """Run the largest batches that will be allowed, then record the resting footprint.
 
-    ``score_shared`` over one state of nearly ``max_tokens``: SemIf copies the prefix for each
-    row, so this is the most memory that keys and values can take. It is not the most that any
-    request can: long questions over a short state compute more at once, and rows that all end at
-    different positions keep rows x ends logits of the whole vocabulary.
+    Two, because two things grow. Over one state of nearly ``max_tokens`` SemIf copies the prefix
+    for each row: the most keys and values. Over a short state with long questions nothing is
+    shared, and rows that all end elsewhere keep rows x ends logits of the whole vocabulary: the
+    most activations. The second takes minutes on a CPU, where there is no cap to prove, so it
+    runs on cards only.
     """
-    state = _longest_state(encoder)
-    rows_count = max(1, min(batch_rows_max, batch_tokens_max // encoder.tokens_max))
-    rows = [row_of(state, QUESTION) | {"id": f"row {index}"} for index in range(rows_count)]
-    results, _ = scorer.score_shared(rows)
-    for result in results:
-        _check_distribution(result)
+    batches = [_longest_state(encoder, batch_tokens_max, batch_rows_max)]
+    if memory.cap_bytes:
+        batches.append(_longest_questions(encoder, batch_tokens_max, batch_rows_max))
+    shapes = []
+    for rows in batches:
+        results, _ = scorer.score_shared(rows)
+        for result in results:
+            _check_distribution(result)
+        shapes.append(f"{len(rows)} prompts of {max(r.input_tokens for r in results)} tokens")
     peak_bytes = memory.reserved_bytes()
     memory.settle()
     note.detail = (
-        f"{rows_count} prompts of {results[0].input_tokens} tokens; "
+        f"{', '.join(shapes)}; "
         f"{peak_bytes / GIB:.2f} GiB held, {memory.resting_bytes / GIB:.2f} GiB at rest"
     )
 
 
-def _longest_state(encoder: PromptEncoder) -> str:
-    """Give a text whose prompt is as long as the limit allows, to within one word's tokens.
+def _longest_state(encoder: PromptEncoder, tokens_max: int, rows_max: int) -> list[Row]:
+    """Give as many rows as fit, over a state that makes each prompt as long as it may be."""
+    count = max(1, min(rows_max, tokens_max // encoder.tokens_max))
+    state = "word" + " word" * _words_to(encoder.tokens_max, encoder)
+    row = row_of(state, QUESTION)
+    encoder.tokens(state, QUESTION)  # its errors: a limit too small leaves nothing to prove
+    return [row | {"id": f"row {index}"} for index in range(count)]
 
-    Raises the encoder's errors: a limit too small for the question leaves nothing to prove.
-    """
+
+def _longest_questions(encoder: PromptEncoder, tokens_max: int, rows_max: int) -> list[Row]:
+    """Give as many rows as may be, each as long as they may then be, and no two of one length."""
+    base = encoder.tokens("word", QUESTION)
+    count = max(1, min(rows_max, tokens_max // base))
+    words = _words_to(min(encoder.tokens_max, tokens_max // count), encoder)
+    return [
+        row_of("word", replace(QUESTION, question="word" + " word" * max(words - index, 0)))
+        | {"id": f"row {index}"}
+        for index in range(count)
+    ]
+
+
+def _words_to(tokens: int, encoder: PromptEncoder) -> int:
+    """Give how often " word" goes into a prompt of ``tokens`` beside the canary's question."""
     base = encoder.tokens("word", QUESTION)
     ten_more = encoder.tokens("word" + " word" * 10, QUESTION) - base
-    words = (encoder.tokens_max - base) * 10 // ten_more
-    text = "word" + " word" * max(words - 1, 0)
-    encoder.tokens(text, QUESTION)
-    return text
+    return max((tokens - base) * 10 // ten_more - 1, 0)

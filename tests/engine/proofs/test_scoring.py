@@ -127,3 +127,35 @@ def test_the_largest_batch_allowed_is_run(
     assert len(batch) == rows
     assert TOKENS_MAX - 2 <= length <= TOKENS_MAX
     assert memory.resting_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("tokens_max", "rows_max", "rows", "longest"),
+    [(4096, 16, 16, 256), (2048, 2, 2, 512), (4096, 30, 30, 136)],
+)
+def test_under_a_cap_the_most_activations_are_run_too(
+    scorer: ReferenceScorer, tokens_max: int, rows_max: int, rows: int, longest: int
+) -> None:
+    """Nothing to share, all rows as long as they may be, and each ends at a place of its own."""
+    counting = Counting(scorer.binding, scorer.model, scorer.tokenizer, scorer.info, TOKENS_MAX)
+    batches: list[list[dict[str, Any]]] = []
+    object.__setattr__(counting, "batches", batches)
+    encoder = PromptEncoder(scorer.binding, scorer.tokenizer, tokens_max=TOKENS_MAX)
+    memory = DeviceMemory(torch, CPU, cap_bytes=1)
+
+    prove_peak(
+        counting,
+        encoder,
+        memory,
+        batch_tokens_max=tokens_max,
+        batch_rows_max=rows_max,
+        note=Note({}),
+    )
+
+    _, batch = batches
+    lengths = [len(direct.encode_prompt(scorer.tokenizer, row, 10**6)[0]) for row in batch]
+    assert len(batch) == rows
+    assert longest - 10 <= max(lengths) <= longest
+    assert len(set(lengths)) == rows
+    assert len({row["state"] for row in batch}) == 1
+    assert len(batch[0]["state"]) < 10
