@@ -119,11 +119,11 @@ class _Process:
             return self.fail(Exit.ENGINE_FAILED, "the GPU thread has ended")
         except BusLost:
             return self.fail(Exit.BUS_LOST, "the connection to NATS is gone for good")
+        except _Stop:  # while proving: there is nothing to drain
+            abandoned = 0
         except Exception as error:  # noqa: BLE001 - a bug, and still the heartbeat must say so
             _log.exception("the actor failed in a way nobody foresaw: a bug")
             return self.fail(Exit.ENGINE_FAILED, f"a bug: {type(error).__name__}")
-        except _Stop:  # while proving: there is nothing to drain
-            abandoned = 0
         self.enter(State.STOPPED)
         if abandoned:
             _log.warning("the drain's deadline passed", abandoned=abandoned)

@@ -152,7 +152,10 @@ def public(key: nkeys.KeyPair) -> str:
 def jwt(subject: nkeys.KeyPair, issuer: nkeys.KeyPair, kind: str) -> str:
     """Give a NATS JWT (version 2) for ``subject``, signed by ``issuer``."""
     unlimited = dict.fromkeys(("subs", "conn", "leaf", "imports", "exports", "data", "payload"), -1)
-    limits = {"account": {"limits": unlimited}, "user": {"subs": -1, "data": -1, "payload": -1}}
+    limits: dict[str, dict[str, Any]] = {
+        "account": {"limits": unlimited},
+        "user": {"subs": -1, "data": -1, "payload": -1},
+    }
     claims = {
         "jti": kind,
         "iat": int(time.time()),

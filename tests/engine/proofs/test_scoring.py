@@ -131,7 +131,7 @@ def test_the_largest_batch_allowed_is_run(
 
 @pytest.mark.parametrize(
     ("tokens_max", "rows_max", "rows", "longest"),
-    [(4096, 16, 16, 256), (2048, 2, 2, 512), (4096, 30, 30, 136)],
+    [(4096, 16, 16, 256), (2048, 2, 2, 512), (4096, 24, 24, 170)],
 )
 def test_under_a_cap_the_most_activations_are_run_too(
     scorer: ReferenceScorer, tokens_max: int, rows_max: int, rows: int, longest: int
