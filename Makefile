@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WHEELS := .cache/wheels
 DEMO_MODEL := .cache/demo-model
+SOAK_S ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-model test check format schema bench install clean
+.PHONY: help demo demo-model test check format schema bench soak install clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,8 +39,12 @@ format: $(READY)  ## Format the code and mend what the linter can.
 schema: $(READY)  ## Write schemas/v1 anew.
 	$(BIN)/semif-actor schema schemas/v1
 
-bench: demo-model  ## Measure the start and the footprint at rest.
+bench: demo-model  ## Measure the start, then speed and overload against their baselines.
 	$(BIN)/python benchmarks/start.py $(DEMO_MODEL)
+	$(BIN)/semif-actor bench --model $(DEMO_MODEL)
+
+soak: demo-model  ## Offer ten times the capacity for SOAK_S seconds; every request has its reply.
+	$(BIN)/semif-actor bench --model $(DEMO_MODEL) --only overload --overload-s $(SOAK_S)
 
 install: $(READY)  ## Make the virtual environment.
 

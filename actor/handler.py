@@ -1,4 +1,4 @@
-"""One request's line: decode -> admit -> encode the prompt -> queue -> reply.
+"""One request's line: admit -> decode -> encode the prompt -> admit its tokens -> queue -> reply.
 
 Knows no bus. Whatever happens on the way, :meth:`Handler.handle` gives exactly one reply (INV-1);
 every exception becomes one here, and nowhere else.
@@ -93,13 +93,15 @@ class Handler:
 
     async def _answer(self, incoming: Incoming, codec: Codec[Any]) -> Reply:
         deadline_s = incoming.received_s + read_timeout_s(incoming.headers, self._settings)
-        work = read_work(incoming, codec, self._settings)
+        # Before the body is read: a refusal must stay cheap, or an overload feeds itself.
         with self._admission.permit(len(incoming.payload)):
+            work = read_work(incoming, codec, self._settings)
             async with asyncio.timeout_at(deadline_s):
                 started_s = self._loop.time()
                 prepared = await self._loop.run_in_executor(self._encoder, self._prepare, work)
                 encode_ms = (self._loop.time() - started_s) * 1000
-                answer = await self._scheduler.answer(prepared)
+                with self._admission.permit_tokens(prepared.tokens):
+                    answer = await self._scheduler.answer(prepared, caller=incoming.caller)
         scores = answer.scores
         timing = Timing(
             queue_ms=answer.queue_ms,

@@ -98,6 +98,8 @@ class Life:
             jobs_max=self._admission.jobs_max,
             bytes=self._admission.bytes,
             bytes_max=self._admission.bytes_max,
+            tokens=self._admission.tokens,
+            tokens_max=self._admission.tokens_max,
             in_flight=scheduler.in_flight if scheduler else 0,
             oldest_ms=scheduler.oldest_ms() if scheduler else 0.0,
         )

@@ -19,6 +19,7 @@ from actor.engine.ledger import Ledger
 from actor.handler import Handler
 from actor.life import Life, State
 from actor.scheduling.admission import Admission
+from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import EngineDied, GpuThread
 from actor.scheduling.scheduler import Scheduler
 from actor.settings import Settings
@@ -87,10 +88,12 @@ class _Process:
         self.settings = settings
         self.meter = Meter()
         self.admission = Admission(
-            jobs_max=settings.queue_jobs_max, bytes_max=settings.queue_bytes_max
+            jobs_max=settings.queue_jobs_max,
+            bytes_max=settings.queue_bytes_max,
+            tokens_max=settings.queue_tokens_max,
         )
         self.life = Life(settings, self.meter, self.admission)
-        self.connection = Connection(settings)
+        self.connection = Connection(settings, on_unreadable=self.meter.drop_unreadable)
         self.heartbeat = HeartbeatPublisher(
             settings,
             self.connection,
@@ -208,7 +211,12 @@ class _Serving:
 
     def __init__(self, process: _Process, engine: Engine, *, proof: str) -> None:
         settings, admission, meter = process.settings, process.admission, process.meter
-        self.scheduler = Scheduler(engine, process.gpu, admission, canary_s=settings.canary_s)
+        # SemIf's own functions take one request: the others' answers should not wait for the last.
+        rows_max = settings.batch_rows_max if settings.scorer == "fast" else 1
+        batcher = Batcher(tokens_max=settings.batch_tokens_max, rows_max=rows_max)
+        self.scheduler = Scheduler(
+            engine, process.gpu, admission, batcher, canary_s=settings.canary_s
+        )
         self.handler = Handler(settings, engine, self.scheduler, admission, meter, proof=proof)
         self.requests = RequestReply(settings, process.connection, self.handler, meter)
         self.connection = process.connection

@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from actor.nats_url import fault_of
+
 __all__ = ["ENVIRONMENT_PREFIX", "Settings", "SettingsError", "load", "shown"]
 
 ENVIRONMENT_PREFIX = "SEMIF_"
@@ -84,10 +86,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """CUDA memory this process may take, in GiB. Default: the whole card."""
     max_tokens: Annotated[int, Meta(ge=128, le=1_048_576)] = 4096
     """Longest prompt in tokens; longer ones are refused, never truncated."""
-    scorer: Literal["reference"] = "reference"
-    """``reference`` is SemIf's own code."""
-    batch_tokens_max: Count = 32_768
-    """Most prompt tokens in one call of the scorer: rows, each as long as the longest of them."""
+    scorer: Literal["fast", "reference"] = "fast"
+    """``fast`` scores many requests together; ``reference`` is SemIf's own code, one by one."""
+    prefix_cache_mib: Annotated[int, Meta(ge=0, le=1_048_576)] = 512
+    """Device memory for what the model computed of states, kept for later requests, in MiB."""
+    batch_tokens_max: Count = 8192
+    """Most tokens in one forward pass: those computed (``fast``), or rows, each as long as the
+    longest of them (``reference``).
+    """
     batch_rows_max: Count = 64
     """Most prompts in one call of the scorer."""
 
@@ -101,6 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Most requests accepted and not yet answered."""
     queue_bytes_max: Count = 67_108_864
     """Most bytes of request bodies accepted and not yet answered."""
+    queue_tokens_max: Count = 1_048_576
+    """Most prompt tokens to compute of requests accepted and not yet answered."""
     timeout_ms_default: Count = 30_000
     """Milliseconds a request may take when its caller sets no ``Semif-Timeout-Ms``."""
     timeout_ms_max: Count = 600_000
@@ -154,6 +162,8 @@ def load(
         settings = msgspec.convert(values, Settings, strict=False, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{error}") from None
+    if fault := fault_of(settings.nats_url):
+        raise SettingsError(f"nats_url: {fault}")
     _check_together(settings)
     return settings, sources
 

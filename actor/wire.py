@@ -21,7 +21,7 @@ from schemas.decision import (
     SharedRequest,
     Timing,
 )
-from schemas.errors import ErrorReply, Invalid, SemifError, TooLarge, body_of
+from schemas.errors import ErrorReply, Invalid, Malformed, SemifError, TooLarge, body_of
 from schemas.subjects import (
     CONTENT_TYPE,
     ERROR_CODE_HEADER,
@@ -33,6 +33,7 @@ from schemas.subjects import (
 from schemas.validation import ID_CHARS_MAX, check_decision, check_ids, check_state
 
 __all__ = [
+    "UNREADABLE_HEADERS",
     "Incoming",
     "Reply",
     "answer_reply",
@@ -43,6 +44,8 @@ __all__ = [
     "read_work",
 ]
 
+UNREADABLE_HEADERS = "semif-unreadable-headers"
+"""Stands in the headers of a request whose own could not be read."""
 REPLY_HEADER_BYTES_MAX = 512
 """Room kept for a reply's headers: the server counts them against ``max_payload``, nats-py does
 not, and one message over the limit closes the connection for good.
@@ -59,6 +62,8 @@ class Incoming:
     received_s: float
     reply_bytes_max: int
     """Largest message the server takes, headers included."""
+    caller: str
+    """Who asks, as far as the bus can tell; callers get their turns at the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ def read_work(incoming: Incoming, codec: Codec[Any], settings: Settings) -> Work
 
     One bad decision of several does not: its error takes its place.
     """
+    if UNREADABLE_HEADERS in incoming.headers:
+        raise Malformed("The headers cannot be read.")
     if incoming.shared:
         return _read_shared(incoming, codec, settings)
     request = _decode(incoming, codec, ScoreRequest, settings)

@@ -29,6 +29,7 @@ from schemas.health import (
     EngineHealth,
     Heartbeat,
     LatencyHealth,
+    PrefixCacheHealth,
     ProofReport,
     QueueHealth,
 )
@@ -140,7 +141,14 @@ _READY = Heartbeat(
         ProofReport(name="weights", outcome="passed", seconds=9.87, detail="complete, checked"),
     ),
     queue=QueueHealth(
-        jobs=3, jobs_max=256, bytes=2048, bytes_max=67108864, in_flight=1, oldest_ms=12.5
+        jobs=3,
+        jobs_max=256,
+        bytes=2048,
+        bytes_max=67108864,
+        tokens=420,
+        tokens_max=1048576,
+        in_flight=1,
+        oldest_ms=12.5,
     ),
     counters=Counters(
         received=1000,
@@ -156,6 +164,16 @@ _READY = Heartbeat(
     canary=CanaryHealth(runs=3, last_ok="2026-01-31T11:59:31.250Z"),
     bus=BusHealth(reconnects=0),
     engine=EngineHealth(
+        attention="flash",
+        prefix_cache=PrefixCacheHealth(
+            entries=12,
+            bytes=41_943_040,
+            bytes_max=536_870_912,
+            hits=340,
+            misses=52,
+            evictions=0,
+            refused=0,
+        ),
         model=_MODEL,
         scorer="reference",
         device="cuda:0",
@@ -180,7 +198,14 @@ _PROVING = msgspec.structs.replace(
         ProofReport(name="weights", outcome="running", seconds=0.0, detail=""),
     ),
     queue=QueueHealth(
-        jobs=0, jobs_max=256, bytes=0, bytes_max=67108864, in_flight=0, oldest_ms=0.0
+        jobs=0,
+        jobs_max=256,
+        bytes=0,
+        bytes_max=67108864,
+        tokens=0,
+        tokens_max=1048576,
+        in_flight=0,
+        oldest_ms=0.0,
     ),
     counters=Counters(
         received=0,

@@ -13,6 +13,7 @@ __all__ = [
     "EngineHealth",
     "Heartbeat",
     "LatencyHealth",
+    "PrefixCacheHealth",
     "ProofReport",
     "QueueHealth",
 ]
@@ -42,6 +43,10 @@ class QueueHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the request bodies behind ``jobs``."""
     bytes_max: int
     """Limit of ``bytes``."""
+    tokens: int
+    """Prompt tokens to compute behind ``jobs``; a request counts once its prompts are encoded."""
+    tokens_max: int
+    """Limit of ``tokens``."""
     in_flight: int
     """Requests that the model works on now."""
     oldest_ms: float
@@ -68,7 +73,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     oom: int
     """Requests answered with ``out_of_memory``."""
     unanswerable: int
-    """Requests without a reply subject: counted and dropped."""
+    """Requests without a reply subject that can be used: counted and dropped."""
     replies_dropped: int
     """Replies that could not be sent because the connection was gone."""
 
@@ -82,6 +87,25 @@ class LatencyHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Median in milliseconds; 0 without samples."""
     p99_ms: float
     """99th percentile in milliseconds; 0 without samples."""
+
+
+class PrefixCacheHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model computed for states, kept for requests to come."""
+
+    entries: int
+    """States kept."""
+    bytes: int
+    """Bytes they take on the device."""
+    bytes_max: int
+    """Limit of ``bytes``; the least recently used go first."""
+    hits: int
+    """Times a state was there."""
+    misses: int
+    """Times a state had to be computed."""
+    evictions: int
+    """States let go, for room or when memory ran out."""
+    refused: int
+    """States larger than the whole cache."""
 
 
 class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +129,10 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
     """``memory_reserved_bytes`` measured at the end of the proofs; bursts return to it."""
     tokens_max: int
     """Longest prompt in tokens."""
+    attention: str
+    """Attention kernel; ``plain`` is the slow formula, for cards without a fitting one."""
+    prefix_cache: PrefixCacheHealth | None
+    """Of the fast scorer; null with the reference scorer."""
 
 
 class CanaryHealth(msgspec.Struct, frozen=True, kw_only=True):

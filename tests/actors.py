@@ -30,10 +30,11 @@ SMALL_AND_QUICK = {
     "SEMIF_DEVICE": "cpu",
     "SEMIF_HEARTBEAT_S": "0.5",
     "SEMIF_MAX_TOKENS": "512",
-    "SEMIF_BATCH_TOKENS_MAX": "8192",
+    "SEMIF_BATCH_TOKENS_MAX": "2048",
+    "SEMIF_SCORER": "reference",
     "SEMIF_LOG_FORMAT": "console",
 }
-"""Settings that make a start short; the demo and test_start use the defaults."""
+"""Settings that make a start short, and SemIf's own functions, which tests can slow or break."""
 
 
 @dataclass(slots=True)

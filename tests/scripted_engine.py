@@ -5,16 +5,37 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from actor.engine.base import CanaryFailed, Outcome, Prepared, Scores, Work
+from actor.engine.base import CanaryFailed, Outcome, Prepared, Prompt, Question, Scores, Work
 from schemas.decision import ModelInfo
 from schemas.health import EngineHealth
 
 DONE = Scores(results=(), forward_ms=1.0, batch_rows=1, prefix_tokens_reused=0)
 
 
-def prepared(name: str) -> Prepared:
-    """Give work that only its name tells apart."""
-    return Prepared(Work(True, name, (), ()), (), ())
+STATE_TOKENS = 8
+OWN_TOKENS = 2
+
+
+def prompt(state: str, *, state_tokens: int = STATE_TOKENS, own_tokens: int = OWN_TOKENS) -> Prompt:
+    """Give a prompt of the two lengths together; its state's tokens are those of ``state``."""
+    head = (int.from_bytes(state.encode()), *range(state_tokens - 1))
+    return Prompt((*head, *range(own_tokens)), state_tokens, sha256="0")
+
+
+def prepared(
+    name: str,
+    *,
+    state: str | None = None,
+    rows: int = 1,
+    state_tokens: int = STATE_TOKENS,
+    own_tokens: int = OWN_TOKENS,
+) -> Prepared:
+    """Give work that its name tells apart, over a state of its own unless one is given.
+
+    To compute: ``state_tokens + rows * own_tokens`` tokens, or none without rows.
+    """
+    each = prompt(state or name, state_tokens=state_tokens, own_tokens=own_tokens)
+    return Prepared(Work(True, name, (), ()), (), (each,) * rows)
 
 
 class ScriptedEngine:
@@ -32,6 +53,7 @@ class ScriptedEngine:
         self.outcomes = outcomes or {}
         self.prepare_error: BaseException | None = None
         self.scored: list[str] = []
+        self.batches: list[int] = []
         self.canaries = 0
         self.canary_fails = False
         self.gate = threading.Event()
@@ -46,7 +68,9 @@ class ScriptedEngine:
     def prepare(self, work: Work) -> Prepared:
         if self.prepare_error is not None:
             raise self.prepare_error
-        return Prepared(work, work.questions, (1,) * len(work.questions))
+        asked = (isinstance(question, Question) for question in work.questions)
+        prompts = tuple(prompt(str(work.state)) if each else None for each in asked)
+        return Prepared(work, work.questions, prompts)
 
     def health(self) -> EngineHealth:
         raise NotImplementedError
@@ -54,6 +78,7 @@ class ScriptedEngine:
     def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
         self.entered.set()
         self.gate.wait()
+        self.batches.append(len(batch))
         return [self._one(str(each.work.state)) for each in batch]
 
     def _one(self, name: str) -> Outcome:

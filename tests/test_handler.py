@@ -16,6 +16,7 @@ from scripted_engine import ScriptedEngine
 from actor.engine.base import DecisionResult, Scores
 from actor.handler import Handler
 from actor.scheduling.admission import Admission
+from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import GpuThread
 from actor.scheduling.scheduler import Scheduler
 from actor.settings import Settings
@@ -51,19 +52,26 @@ class Rig:
         self.meter = Meter()
         self.gpu = GpuThread()
         self.admission = Admission(
-            jobs_max=configured.queue_jobs_max, bytes_max=configured.queue_bytes_max
+            jobs_max=configured.queue_jobs_max,
+            bytes_max=configured.queue_bytes_max,
+            tokens_max=configured.queue_tokens_max,
         )
-        self.scheduler = Scheduler(engine, self.gpu, self.admission, canary_s=3600)
+        batcher = Batcher(
+            tokens_max=configured.batch_tokens_max, rows_max=configured.batch_rows_max
+        )
+        self.scheduler = Scheduler(engine, self.gpu, self.admission, batcher, canary_s=3600)
         self.handler = Handler(
             configured, engine, self.scheduler, self.admission, self.meter, proof="p"
         )
         self.task = asyncio.create_task(self.scheduler.run())
 
-    async def handle(self, body: bytes, *, shared: bool = False, **headers: str) -> Reply:
+    async def handle(
+        self, body: bytes, *, shared: bool = False, caller: str = "caller", **headers: str
+    ) -> Reply:
         """Send a body with headers; underscores in their names stand for hyphens."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         now_s = asyncio.get_running_loop().time()
-        return await self.handler.handle(Incoming(shared, body, named, now_s, 1_048_576))
+        return await self.handler.handle(Incoming(shared, body, named, now_s, 1_048_576, caller))
 
     async def close(self) -> None:
         """End everything."""
@@ -208,7 +216,7 @@ async def test_a_reply_that_the_server_would_not_carry_is_too_large(make: Make) 
     rig = make()
     now_s = asyncio.get_running_loop().time()
 
-    reply = await rig.handler.handle(Incoming(False, request(), {}, now_s, 600))
+    reply = await rig.handler.handle(Incoming(False, request(), {}, now_s, 600, "caller"))
 
     assert code_of(reply) == "too_large"
     assert (rig.meter.answered, rig.meter.refused) == (0, {"too_large": 1})
@@ -310,6 +318,87 @@ async def test_over_the_queues_limits_is_overloaded(make: Make) -> None:
     assert code_of(rig.handler.refuse_unread()) == "overloaded"
     rig.engine.gate.set()
     assert code_of(await held) == "answered"
+
+
+async def test_an_overload_is_told_before_the_body_is_read(make: Make) -> None:
+    """A refusal costs no decoding: a body that is no JSON is ``overloaded`` all the same."""
+    rig = make(queue_jobs_max=1)
+    rig.engine.gate.clear()
+    held = asyncio.create_task(rig.handle(request()))
+    await asyncio.to_thread(rig.engine.entered.wait)
+
+    assert code_of(await rig.handle(b"{")) == "overloaded"
+
+    rig.engine.gate.set()
+    assert code_of(await held) == "answered"
+    assert code_of(await rig.handle(b"{")) == "malformed"
+    assert rig.admission.jobs == 0
+
+
+async def test_over_the_limit_of_tokens_is_overloaded(make: Make) -> None:
+    """Two requests of ten tokens each, room for 19: the second is refused once it is encoded."""
+    rig = make(queue_tokens_max=19)
+    rig.engine.gate.clear()
+    held = asyncio.create_task(rig.handle(request()))
+    await asyncio.to_thread(rig.engine.entered.wait)
+    assert rig.admission.tokens == 10
+
+    error = msgspec.json.decode((await rig.handle(request())).payload)["error"]
+
+    assert error["code"] == "overloaded"
+    assert error["message"] == "The queue is full by tokens, the limit is 19 tokens."
+    assert error["retry_after_ms"] >= 1
+    rig.engine.gate.set()
+    assert code_of(await held) == "answered"
+    assert (rig.admission.jobs, rig.admission.tokens) == (0, 0)
+
+
+async def test_a_request_over_the_limit_of_tokens_is_let_in_alone(make: Make) -> None:
+    """Ten tokens where nine are allowed: it could never enter otherwise."""
+    rig = make(queue_tokens_max=9)
+
+    assert code_of(await rig.handle(request())) == "answered"
+
+
+async def test_callers_take_turns(make: Make) -> None:
+    """Two rows a batch: the single request of another caller is in the first, not the last."""
+    engine = ScriptedEngine({}, default=GOOD)
+    rig = make(engine, batch_rows_max=2)
+    engine.gate.clear()
+    tasks = [asyncio.create_task(rig.handle(request("held")))]
+    await asyncio.to_thread(engine.entered.wait)
+    tasks += [asyncio.create_task(rig.handle(request(f"a{n}"), caller="a")) for n in range(5)]
+    tasks += [asyncio.create_task(rig.handle(request("b"), caller="b"))]
+    await asyncio.sleep(0)
+    # Behind all of them on the one worker: now they are encoded, and wait.
+    await asyncio.get_running_loop().run_in_executor(rig.handler._encoder, int)
+    engine.gate.set()
+    await asyncio.gather(*tasks)
+
+    assert engine.scored[:3] == ["held", "a0", "b"]
+
+
+async def test_deadlines_pass_while_a_batch_runs_and_the_next_goes_on_without_them(
+    make: Make,
+) -> None:
+    """Each is answered at its deadline, inside a running batch or behind it; nobody else waits."""
+    engine = ScriptedEngine({}, default=GOOD)
+    rig = make(engine)
+    engine.gate.clear()
+    held = asyncio.create_task(rig.handle(request("held")))
+    await asyncio.to_thread(engine.entered.wait)
+    kept = [asyncio.create_task(rig.handle(request(f"kept{n}"))) for n in range(3)]
+
+    late = await asyncio.gather(
+        *(rig.handle(request(f"late{n}"), semif_timeout_ms="20") for n in range(3))
+    )
+
+    assert [code_of(reply) for reply in late] == ["deadline_exceeded"] * 3
+    assert not any(task.done() for task in (held, *kept))
+    engine.gate.set()
+    replies = await asyncio.gather(held, *kept)
+    assert [code_of(reply) for reply in replies] == ["answered"] * 4
+    assert sorted(engine.scored) == ["held", "kept0", "kept1", "kept2"]
 
 
 BODIES = st.one_of(

@@ -16,6 +16,7 @@ from scripted_engine import ScriptedEngine, prepared
 
 from actor.life import Life, State
 from actor.scheduling.admission import Admission
+from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import GpuThread
 from actor.scheduling.scheduler import Scheduler
 from actor.settings import Settings
@@ -31,7 +32,8 @@ SCHEMA = json.loads(
 
 def life() -> Life:
     """Give a process that has just started."""
-    return Life(Settings(instance="unit"), Meter(), Admission(jobs_max=3, bytes_max=9))
+    admission = Admission(jobs_max=3, bytes_max=9, tokens_max=99)
+    return Life(Settings(instance="unit"), Meter(), admission)
 
 
 def proof(name: str, outcome: str) -> ProofReport:
@@ -148,21 +150,25 @@ class HealthyEngine(ScriptedEngine):
             memory_cap_bytes=0,
             memory_resting_bytes=2,
             tokens_max=512,
+            attention="plain",
+            prefix_cache=None,
         )
 
 
 async def test_a_heartbeat_under_load_tells_what_runs_and_what_waits() -> None:
     """One request on the model, one in the queue, a canary that passed: valid and counted."""
     process, engine, gpu = life(), HealthyEngine(), GpuThread()
-    scheduler = Scheduler(engine, gpu, process._admission, canary_s=3600)
+    batcher = Batcher(tokens_max=1000, rows_max=1)
+    scheduler = Scheduler(engine, gpu, process._admission, batcher, canary_s=3600)
     process.engine, process.scheduler, process.proof = engine, scheduler, "abc"
     await scheduler._canary()
     scoring = asyncio.create_task(scheduler.run())
     engine.gate.clear()
-    with process._admission.permit(4), process._admission.permit(5):
-        running = asyncio.create_task(scheduler.answer(prepared("runs")))
+    admission = process._admission
+    with admission.permit(4), admission.permit(5), admission.permit_tokens(10):
+        running = asyncio.create_task(scheduler.answer(prepared("runs"), caller="a"))
         await asyncio.to_thread(engine.entered.wait)
-        waiting = asyncio.create_task(scheduler.answer(prepared("waits")))
+        waiting = asyncio.create_task(scheduler.answer(prepared("waits"), caller="b"))
         await asyncio.sleep(0)
 
         beat: Any = json.loads(msgspec.json.encode(process.heartbeat(1, reconnects=0)))
@@ -183,6 +189,8 @@ async def test_a_heartbeat_under_load_tells_what_runs_and_what_waits() -> None:
         "jobs_max": 3,
         "bytes": 9,
         "bytes_max": 9,
+        "tokens": 10,
+        "tokens_max": 99,
         "in_flight": 1,
     }
     assert (beat["proof"], beat["engine"]["device"], beat["canary"]["runs"]) == ("abc", "cpu", 1)

@@ -127,7 +127,7 @@ def test_any_file_is_read_or_refused_never_worse(content: bytes) -> None:
     ("environment", "text"),
     [
         ({"SEMIF_MAX_TOKEN": "1"}, "SEMIF_MAX_TOKEN is not a setting"),
-        ({"SEMIF_SCORER": "fast"}, "scorer"),
+        ({"SEMIF_SCORER": "slow"}, "scorer"),
         ({"SEMIF_MAX_TOKENS": "0"}, "max_tokens"),
         ({"SEMIF_MAX_TOKENS": "many"}, "max_tokens"),
         (
@@ -148,6 +148,7 @@ def test_any_file_is_read_or_refused_never_worse(content: bytes) -> None:
         ({"SEMIF_MODEL": "a\0b"}, "model"),
         ({"SEMIF_NATS_CREDS": "a\0b"}, "nats_creds"),
         ({"SEMIF_NATS_URL": ""}, "nats_url"),
+        ({"SEMIF_NATS_URL": "nats://a:1,nats://u:secret@b:x"}, "nats_url: server 2 of 2"),
         ({"SEMIF_MAX_TOKENS": "\udcff"}, "max_tokens.*not UTF-8"),
         ({"SEMIF_MODEL": "/\udcff"}, "model.*not UTF-8"),
         ({"SEMIF_": "x"}, "SEMIF_ is not a setting"),
@@ -201,6 +202,7 @@ def test_what_goes_together_is_taken(environment: dict[str, str]) -> None:
         ("request_depth_max", 1, 200),
         ("heartbeat_s", 0.1, 3600),
         ("queue_jobs_max", 1, 2**53),
+        ("queue_tokens_max", 1, 2**53),
         ("canary_s", 5e-324, 86_400),
         ("drain_s", 5e-324, 86_400),
         ("bus_lost_s", 5e-324, 86_400),

@@ -38,7 +38,7 @@ MODEL = ModelInfo(
 
 def incoming(body: Any, *, shared: bool = False, headers: dict[str, str] | None = None) -> Incoming:
     """Give a message with a JSON body."""
-    return Incoming(shared, msgspec.json.encode(body), headers or {}, 0.0, 1_048_576)
+    return Incoming(shared, msgspec.json.encode(body), headers or {}, 0.0, 1_048_576, "caller")
 
 
 def result(*probabilities: float) -> DecisionResult:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import msgspec
 import nats.errors
 from nats.aio.client import Client
 
@@ -14,12 +15,15 @@ from actor.bus.connection import CONNECT_TIMEOUT_S, guarded_callback
 from actor.bus.credentials import credentials, servers
 from actor.settings import Settings
 from schemas.codec import codec_for
+from schemas.decision import Refused, Scored, ScoreReply, SharedReply
 from schemas.errors import ErrorBody, ErrorReply
 from schemas.health import Heartbeat
 from schemas.subjects import ERROR_CODE_HEADER, TIMEOUT_HEADER, Subjects
 
-__all__ = ["BusClient", "NoAnswer", "Response", "open_client"]
+__all__ = ["BusClient", "NoAnswer", "Response", "open_client", "results_of"]
 
+UNREADABLE = (msgspec.MsgspecError, RecursionError)
+"""What decoding raises; RecursionError is msgspec's own guard against deep nesting."""
 GRACE_S = 2.0
 """Seconds on top of the deadline sent along: the actor answers at it, the answer must travel."""
 
@@ -30,10 +34,16 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A reply: its bytes, and the error in it, if it is one."""
+    """A reply: its bytes, and the answer or the error in them."""
 
     payload: bytes
+    answer: ScoreReply | SharedReply | None
     error: ErrorBody | None
+
+
+def results_of(reply: ScoreReply | SharedReply) -> tuple[ScoreReply | Scored | Refused, ...]:
+    """Give what was found for each decision, in the order asked."""
+    return reply.results if isinstance(reply, SharedReply) else (reply,)
 
 
 class BusClient:
@@ -42,6 +52,8 @@ class BusClient:
     def __init__(self, client: Client, subjects: Subjects) -> None:
         self._client = client
         self._subjects = subjects
+        self.unreadable = 0
+        """Messages on health subjects that are no heartbeats."""
 
     async def ask(self, payload: bytes, *, shared: bool = False, timeout_s: float) -> Response:
         """Send a JSON request and wait for its reply; raises :class:`NoAnswer`."""
@@ -57,18 +69,39 @@ class BusClient:
             raise NoAnswer(f"no reply within {timeout_s + GRACE_S:g} s") from None
         except nats.errors.MaxPayloadError:
             raise NoAnswer("the request is larger than the server carries") from None
-        error = None
-        if ERROR_CODE_HEADER in (message.headers or {}):
-            error = codec_for(None).decode(message.data, ErrorReply).error
-        return Response(message.data, error)
+        except nats.errors.Error as error:
+            raise NoAnswer(f"the connection to NATS broke: {error}") from None
+        try:
+            if ERROR_CODE_HEADER in (message.headers or {}):
+                refused = codec_for(None).decode(message.data, ErrorReply).error
+                return Response(message.data, None, refused)
+            return Response(message.data, _read_answer(message.data, shared=shared), None)
+        except UNREADABLE:
+            raise NoAnswer(
+                f"the reply cannot be read; look who else answers on {subject}, or whether the "
+                "actor is of another version"
+            ) from None
 
     async def heartbeats(self, instance: str) -> AsyncIterator[Heartbeat]:
-        """Give the heartbeats of ``instance`` (``*``: of all) from now on."""
-        subscription = await self._client.subscribe(self._subjects.health(instance))
-        await self._client.flush()
-        await self._client.flush()  # the first one overtakes the SUB
+        """Give the heartbeats of ``instance`` (``*``: of all) from now on.
+
+        What is no heartbeat is counted and passed over: anybody may publish there. Raises
+        :class:`NoAnswer` when the connection is gone.
+        """
+        try:
+            subscription = await self._client.subscribe(self._subjects.health(instance))
+            await self._client.flush()
+            await self._client.flush()  # the first one overtakes the SUB
+        except nats.errors.Error as error:
+            raise NoAnswer(f"the connection to NATS broke: {error}") from None
         async for message in subscription.messages:
-            yield codec_for(None).decode(message.data, Heartbeat)
+            try:
+                heartbeat = codec_for(None).decode(message.data, Heartbeat)
+            except UNREADABLE:
+                self.unreadable += 1
+                continue
+            yield heartbeat
+        raise NoAnswer("the connection to NATS broke")
 
     async def next_heartbeat(self, instance: str, *, timeout_s: float) -> Heartbeat:
         """Give the next heartbeat of ``instance``; raises :class:`NoAnswer`."""
@@ -78,7 +111,25 @@ class BusClient:
                     return heartbeat
         except TimeoutError:
             pass
-        raise NoAnswer(f"no heartbeat of {instance} within {timeout_s:g} s")
+        who = "any actor" if instance == "*" else instance
+        text = f"no heartbeat of {who} within {timeout_s:g} s"
+        if self.unreadable:
+            text += f"; {self.unreadable} messages there cannot be read"
+        raise NoAnswer(text)
+
+
+def _read_answer(payload: bytes, *, shared: bool) -> ScoreReply | SharedReply:
+    """Decode an answer; raises one of :data:`UNREADABLE`."""
+    reply: ScoreReply | SharedReply = codec_for(None).decode(
+        payload, SharedReply if shared else ScoreReply
+    )
+    for result in results_of(reply):
+        if not isinstance(result, Refused) and not (
+            0 < len(result.option_ids) == len(result.probabilities)
+            and all(0 <= probability <= 1 for probability in result.probabilities)
+        ):
+            raise msgspec.ValidationError("Expected one probability for each option")
+    return reply
 
 
 @asynccontextmanager

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from actor.bus.credentials import credentials, servers
+from actor.bus.tolerant_client import TolerantClient
 from actor.settings import Settings
 
 __all__ = ["BusLost", "Connection", "Refusal", "guarded_callback"]
@@ -67,9 +67,11 @@ def guarded_callback(
 class Connection:
     """One connection. Publishing never blocks on the server, and drops while there is none."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, *, on_unreadable: Callable[[], None] = lambda: None
+    ) -> None:
         self._settings = settings
-        self._client = Client()
+        self._client = TolerantClient(on_unreadable)
         self._closing = False
         self._refusals: list[str] = []
         self._lost_timer: asyncio.TimerHandle | None = None

@@ -15,7 +15,7 @@ from actor.telemetry.meter import Meter
 from actor.wire import Incoming, Reply
 from schemas.subjects import Subjects
 
-__all__ = ["RequestReply"]
+__all__ = ["RequestReply", "caller_of"]
 
 _log = structlog.get_logger()
 
@@ -23,6 +23,16 @@ UNREAD_FACTOR = 2
 """Messages being handled, as a multiple of the queue's limit: room to read a message and refuse it
 with its own content type. Over this it is refused unread.
 """
+
+
+def caller_of(reply_to: str) -> str:
+    """Give who asks: the reply subject less its last token.
+
+    NATS clients put all their replies under one inbox, made when they connect, and number the
+    requests in the last token. A client that makes an inbox for each request shares its turns with
+    others that do; a reply subject of one token is a caller by itself.
+    """
+    return reply_to.rpartition(".")[0] or reply_to
 
 
 class RequestReply:
@@ -97,6 +107,7 @@ class RequestReply:
             headers={name.lower(): value for name, value in (message.headers or {}).items()},
             received_s=self._loop.time(),
             reply_bytes_max=self._connection.payload_bytes_max,
+            caller=caller_of(message.reply),
         )
         task = self._loop.create_task(self._serve(incoming, message.reply))
         self._tasks.add(task)

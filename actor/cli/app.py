@@ -14,8 +14,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from actor import __version__, settings
-from actor.cli.show import complain, console
+from actor import __version__, nats_url, settings
+from actor.cli.show import complain, complain_of_files, console
 
 __all__ = ["app", "main"]
 
@@ -51,6 +51,9 @@ def load_settings(
         complain("settings", error)
         raise typer.Exit(2) from None
     if server is not None:
+        if fault := nats_url.fault_of(server):
+            complain("--server", fault)
+            raise typer.Exit(2)
         found = msgspec.structs.replace(found, nats_url=server)
     return found, sources
 
@@ -87,11 +90,51 @@ def demo(
     *,
     stay: Annotated[bool, typer.Option("--stay", help="Keep serving until Ctrl-C.")] = False,
 ) -> None:
-    """Start a NATS server and an actor, ask a dozen decisions, and stop."""
+    """Start a NATS server and an actor, ask a dozen decisions, and stop.
+
+    Settings (SEMIF_ variables) have no effect on it: it runs on the CPU, with the fast scorer.
+    """
     from actor.cli.demo import run_demo  # noqa: PLC0415
 
     try:
         code = asyncio.run(run_demo(model, stay=stay))
+    except asyncio.CancelledError:
+        code = 128 + signal.SIGTERM
+    raise typer.Exit(code)
+
+
+@app.command()
+def bench(
+    model: Annotated[
+        Path, typer.Option(help="Model directory; `make demo-model` makes it.")
+    ] = Path(".cache/demo-model"),
+    *,
+    only: Annotated[
+        str | None, typer.Option(help="Measurements to make, separated by commas. Default: all.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Of each comparison; medians count.")] = 5,
+    overload_s: Annotated[float, typer.Option(min=1, help="Seconds of overload.")] = 30.0,
+    json_to: Annotated[
+        str | None, typer.Option("--json", help="File for JSON lines; - is standard output.")
+    ] = None,
+) -> None:
+    """Measure an actor against its baselines, on a NATS server of its own."""
+    import uvloop  # noqa: PLC0415
+
+    from actor.cli.bench.command import NAMES, run_bench  # noqa: PLC0415
+
+    chosen = NAMES if only is None else tuple(only.split(","))
+    if unknown := [name for name in chosen if name not in NAMES]:
+        complain("bench", f"no measurement {', '.join(unknown)}; there are {', '.join(NAMES)}.")
+        raise typer.Exit(2)
+    if not model.is_dir():
+        complain("bench", f"no model in {model}; `make demo-model` makes one.")
+        raise typer.Exit(2)
+    work = run_bench(
+        model, os.environ, only=chosen, rounds=rounds, overload_s=overload_s, json_to=json_to
+    )
+    try:
+        code = uvloop.run(work)
     except asyncio.CancelledError:
         code = 128 + signal.SIGTERM
     raise typer.Exit(code)
@@ -138,9 +181,16 @@ def ping(
     from actor.cli.client import ping_once  # noqa: PLC0415
 
     found, sources = load_settings(config, server)
-    name = instance or ("*" if sources["instance"] == "default" else found.instance)
+    if instance is None:
+        instance = "*" if sources["instance"] == "default" else found.instance
+    if instance != "*":
+        try:
+            msgspec.convert({"instance": instance}, settings.Settings)
+        except msgspec.ValidationError:
+            complain("--instance", "must be 1 to 128 letters, digits, _ and -, or * for any actor.")
+            raise typer.Exit(1) from None
     wait_s = 3 * found.heartbeat_s if timeout_s is None else timeout_s
-    raise typer.Exit(asyncio.run(ping_once(found, name, timeout_s=wait_s)))
+    raise typer.Exit(asyncio.run(ping_once(found, instance, timeout_s=wait_s)))
 
 
 @app.command(name="config")
@@ -168,10 +218,14 @@ def schema(
     from schemas import export  # noqa: PLC0415
 
     target = directory or Path(export.__file__).parent / "v1"
-    if not check:
-        console.print(Text(f"{len(export.write(target))} files in {target}"), soft_wrap=True)
-        return
-    stale = export.drift(target)
+    try:
+        if not check:
+            console.print(Text(f"{len(export.write(target))} files in {target}"), soft_wrap=True)
+            return
+        stale = export.drift(target)
+    except OSError as error:
+        complain_of_files("schema", error)
+        raise typer.Exit(1) from None
     for name in stale:
         complain("differs", name)
     console.print("run `semif-actor schema`" if stale else "the contract is up to date")
@@ -197,6 +251,9 @@ def import_(
             )
     except ImportRefused as error:
         complain("import", error)
+        raise typer.Exit(1) from None
+    except OSError as error:
+        complain_of_files("import", error)
         raise typer.Exit(1) from None
     size = sum(entry.size_bytes for entry in manifest.files)
     made = f"{manifest.source} at {manifest.revision}, {size / 1e6:.0f} MB, in {directory}"

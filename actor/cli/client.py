@@ -9,10 +9,9 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from actor.bus.client import NoAnswer, open_client
+from actor.bus.client import NoAnswer, open_client, results_of
 from actor.cli.show import complain, console, heartbeat_line, option_lines
 from actor.settings import Settings
-from schemas.codec import codec_for
 from schemas.decision import Refused, ScoreReply, SharedReply
 from schemas.errors import ErrorBody
 
@@ -64,11 +63,11 @@ async def ask_once(settings: Settings, payload: bytes, *, timeout_s: float, as_j
         complain("no answer", error)
         return 1
     if as_json:
-        console.print(response.payload.decode(), soft_wrap=True, markup=False)
+        console.print(response.payload.decode(errors="replace"), soft_wrap=True, markup=False)
     elif response.error:
         print_error(response.error)
-    else:
-        print_answer(response.payload, shared=shared)
+    elif response.answer:
+        print_answer(response.answer)
     return 1 if response.error else 0
 
 
@@ -78,10 +77,9 @@ def print_error(error: ErrorBody) -> None:
     complain(f"{error.status} {error.code}", f"{error.message}{where}")
 
 
-def print_answer(payload: bytes, *, shared: bool) -> None:
+def print_answer(reply: ScoreReply | SharedReply) -> None:
     """Print the probabilities of every decision in a reply."""
-    reply = codec_for(None).decode(payload, SharedReply if shared else ScoreReply)
-    for result in reply.results if isinstance(reply, SharedReply) else (reply,):
+    for result in results_of(reply):
         if isinstance(result, Refused):
             console.print(f"{result.id}:", markup=False)
             print_error(result.error)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -19,24 +20,24 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from actor.bus.client import BusClient, NoAnswer, Response, open_client
+from actor.bus.client import BusClient, NoAnswer, open_client, results_of
 from actor.bus.embedded import ServerFailed, embedded_server
 from actor.cli.samples import CONTROL_TEXT, SAMPLES, SHARED
 from actor.cli.show import complain, console, option_lines, start_report
 from actor.settings import ENVIRONMENT_PREFIX, Settings
-from schemas.codec import codec_for
-from schemas.decision import Refused, Scored, ScoreReply, SharedReply, Timing
+from schemas.decision import Refused, Scored, ScoreReply, Timing
 from schemas.errors import ErrorBody
 from schemas.health import Heartbeat
 from schemas.subjects import Subjects
 
-__all__ = ["run_demo"]
+__all__ = ["commands_for", "run_demo"]
 
 INSTANCE = "demo"
 START_TIMEOUT_S = 300.0
 ASK_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 OPTIONS_CELLS = 38
+"""With the borders, and a column of five digits, this leaves 27 of 80 cells to the questions."""
 MAX_TOKENS = 2048
 """Half the default: the proof of the largest batch is most of the start on a small machine."""
 
@@ -78,7 +79,8 @@ async def _with_actor(client: BusClient, url: str, model: Path, folder: Path, *,
         await _ask_samples(client)
         if stay:
             await _stay(url, process)
-        process.terminate()
+        if process.returncode is None:
+            process.terminate()
         async with asyncio.timeout(STOP_TIMEOUT_S):
             code = await process.wait()
         console.print(f"actor drained and stopped with exit code {code}")
@@ -146,22 +148,16 @@ async def _watch(client: BusClient) -> Heartbeat:
 
 
 async def _ask_samples(client: BusClient) -> None:
-    table = Table("decision", "options", "ms", show_lines=True)
-    table.columns[1].min_width = OPTIONS_CELLS
-    table.columns[2].justify = "right"
-    codec = codec_for(None)
-    for sample in (*SAMPLES, CONTROL_TEXT):
-        response = await _ask(client, sample.request(), shared=False)
+    table = _table()
+    asked = [(sample.request(), False, sample.question) for sample in (*SAMPLES, CONTROL_TEXT)]
+    for request, shared, question in (*asked, (SHARED, True, "one alert, shared")):
+        body = msgspec.json.encode(request)
+        response = await client.ask(body, shared=shared, timeout_s=ASK_TIMEOUT_S)
         if response.error:
-            _add_row(table, sample.title, sample.question, response.error)
-        else:
-            reply = codec.decode(response.payload, ScoreReply)
-            _add_row(table, sample.title, sample.question, reply, reply.timing)
-    response = await _ask(client, SHARED, shared=True)
-    shared = codec.decode(response.payload, SharedReply)
-    for result in shared.results:
-        answer = result.error if isinstance(result, Refused) else result
-        _add_row(table, result.id, "one alert, shared", answer, shared.timing)
+            _add_row(table, str(request.get("id", "an alert")), question, response.error)
+        elif response.answer:
+            for result in results_of(response.answer):
+                _add_row(table, result.id, question, result, response.answer.timing)
     console.print(table)
     console.print(
         "These are real weights on the real path, but a model of 135 million parameters is too "
@@ -170,19 +166,26 @@ async def _ask_samples(client: BusClient) -> None:
     )
 
 
-async def _ask(client: BusClient, request: object, *, shared: bool) -> Response:
-    return await client.ask(msgspec.json.encode(request), shared=shared, timeout_s=ASK_TIMEOUT_S)
+def _table() -> Table:
+    """Give an empty table whose first column alone gives way on a narrow terminal."""
+    table = Table("decision", "options", "ms", show_lines=True)
+    table.columns[1].width = OPTIONS_CELLS
+    table.columns[2].justify = "right"
+    table.columns[2].no_wrap = True
+    return table
 
 
 def _add_row(
     table: Table,
     title: str,
     question: str,
-    answer: ScoreReply | Scored | ErrorBody,
+    answer: ScoreReply | Scored | Refused | ErrorBody,
     timing: Timing | None = None,
 ) -> None:
     """Add a decision and its bars, or why it was refused."""
     asked = Text(f"{title}\n", style="bold").append(question, style="not bold")
+    if isinstance(answer, Refused):
+        answer = answer.error
     if isinstance(answer, ErrorBody):
         refusal = f"{answer.status} {answer.code}: {answer.message}"
         table.add_row(asked, Text(refusal, style="yellow"), "")
@@ -194,18 +197,9 @@ def _add_row(
 async def _stay(url: str, process: asyncio.subprocess.Process) -> None:
     """Serve until Ctrl-C, which the terminal sends to the actor as well."""
     console.print(f"\nserving on [bold]{url}[/]; Ctrl-C stops. In another terminal:\n")
-    console.print(
-        f"semif-actor score --server {url} --state 'The parcel never came' "
-        "--question 'Is the customer happy?' --option yes=Happy --option no=Unhappy",
-        soft_wrap=True,
-        markup=False,
-    )
-    body = msgspec.json.encode(SAMPLES[1].request()).decode()
-    console.print(
-        f"nats --server {url} request {Subjects().score} '{body}'\n",
-        soft_wrap=True,
-        markup=False,
-    )
+    for command in commands_for(url):
+        console.print(command + "\n", soft_wrap=True, markup=False)
+    console.print("The last one needs the NATS command line, `nats`; any client will do.")
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -214,3 +208,16 @@ async def _stay(url: str, process: asyncio.subprocess.Process) -> None:
     await asyncio.wait({waiting, exited}, return_when=asyncio.FIRST_COMPLETED)
     for task in (waiting, exited):
         task.cancel()
+
+
+def commands_for(url: str) -> list[str]:
+    """Give commands that ask the actor, ready for a shell in any folder."""
+    this = Path(sys.argv[0]).absolute()
+    program = [sys.executable, "-m", "actor"] if this.suffix == ".py" else [str(this)]
+    asked = ("--state", "The parcel never came", "--question", "Is the customer happy?")
+    options = ("--option", "yes=Happy", "--option", "no=Unhappy")
+    body = msgspec.json.encode(SAMPLES[1].request()).decode()
+    return [
+        shlex.join([*program, "score", "--server", url, *asked, *options]),
+        shlex.join(["nats", "--server", url, "request", Subjects().score, body]),
+    ]

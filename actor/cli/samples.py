@@ -121,4 +121,4 @@ CONTROL_TEXT = Sample(
     "Is this safe?",
     {"yes": "Yes", "no": "No"},
 )
-"""Refused: control tokens inside a text are never obeyed."""
+"""Its control tokens are read as the text they are; the reference scorer would refuse it."""

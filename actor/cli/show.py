@@ -11,7 +11,15 @@ from rich.text import Text
 
 from schemas.health import Heartbeat
 
-__all__ = ["bars", "complain", "console", "heartbeat_line", "option_lines", "start_report"]
+__all__ = [
+    "bars",
+    "complain",
+    "complain_of_files",
+    "console",
+    "heartbeat_line",
+    "option_lines",
+    "start_report",
+]
 
 console = Console(highlight=False)
 BAR_CELLS = 16
@@ -22,6 +30,13 @@ BLOCK = "\u2588"
 def complain(kind: str, text: object) -> None:
     """Print what is wrong in one line. ``text`` is never markup: it may hold anyone's brackets."""
     console.print(Text.assemble((f"{kind}:", "bold red"), f" {text}"), soft_wrap=True)
+
+
+def complain_of_files(kind: str, error: OSError) -> None:
+    """Print in one line which file or folder cannot be used, why, and what to do."""
+    where = f"{error.filename}: " if error.filename else ""
+    reason = " ".join(str(error.strerror or error).split())
+    complain(kind, f"{where}{reason}. Name a place that can be read and written.")
 
 
 def bars(probability: float) -> str:

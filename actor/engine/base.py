@@ -49,15 +49,47 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """Work whose prompts are known to fit: ``tokens`` has the prompt length of each question.
+class Prompt:
+    """A tokenised prompt."""
 
-    ``questions`` is as long as in the work; a question whose prompt was refused is now its error.
+    ids: tuple[int, ...]
+    state_tokens: int
+    """Leading tokens that depend on the state alone: where equal, the model's work is shared."""
+    sha256: str
+    """SHA-256 of the prompt's text in UTF-8, as SemIf gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Work whose prompts are known to fit.
+
+    ``questions`` is as long as in the work; a question whose prompt was refused is now its error,
+    and has no prompt.
     """
 
     work: Work
     questions: tuple[Question | SemifError, ...]
-    tokens: tuple[int, ...]
+    prompts: tuple[Prompt | None, ...]
+
+    @property
+    def rows(self) -> int:
+        """Prompts to score."""
+        return sum(prompt is not None for prompt in self.prompts)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to compute when nothing is known before: what all prompts share counts once."""
+        asked = [prompt for prompt in self.prompts if prompt is not None]
+        if not asked:
+            return 0
+        shared = min(prompt.state_tokens for prompt in asked)
+        return shared + sum(len(prompt.ids) - shared for prompt in asked)
+
+    @property
+    def state_key(self) -> tuple[int, ...]:
+        """The tokens that depend on the state alone: requests with equal ones share their work."""
+        first = next((prompt for prompt in self.prompts if prompt is not None), None)
+        return () if first is None else first.ids[: first.state_tokens]
 
 
 class DecisionResult(SemifResult, frozen=True, kw_only=True):

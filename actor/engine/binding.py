@@ -20,7 +20,9 @@ PACKAGE = "semif_phase1"
 SOURCES = ("__init__", "core", "direct", "shared")
 
 SIGNATURES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("core", "digest"): ("text",),
     ("core", "direct_messages"): ("row",),
+    ("core", "softmax"): ("values",),
     ("direct", "encode_prompt"): ("tokenizer", "row", "max_tokens"),
     ("direct", "score"): ("model", "tokenizer", "row", "metadata", "max_tokens"),
     ("shared", "score_shared"): ("model", "tokenizer", "rows", "metadata", "max_tokens"),
@@ -37,6 +39,8 @@ class Binding:
     version: str
     source_sha256: dict[str, str]
     shared: ModuleType
+    digest: Callable[[str], str]
+    softmax: Callable[[list[float]], list[float]]
     direct_messages: Callable[[dict[str, Any]], list[dict[str, str]]]
     encode_prompt: Callable[..., tuple[list[int], list[int], str]]
     score: Callable[..., dict[str, Any]]
@@ -60,6 +64,8 @@ def bind() -> Binding:
         version=distribution.version,
         source_sha256=_hash_sources(distribution),
         shared=shared,
+        digest=modules["core"].digest,
+        softmax=modules["core"].softmax,
         direct_messages=modules["core"].direct_messages,
         encode_prompt=modules["direct"].encode_prompt,
         score=modules["direct"].score,

@@ -1,4 +1,4 @@
-"""Checking and tokenising prompts before the queue, off the event loop and off the GPU thread."""
+"""Checking and tokenising prompts before the queue, for the reference scorer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import json
 from typing import Any
 
-from actor.engine.base import Question
+from actor.engine.base import Prompt, Question
 from actor.engine.binding import Binding
 from actor.engine.prefix import full_prompt_row
 from schemas.decision import State
@@ -34,15 +34,18 @@ class PromptEncoder:
 
     def __init__(self, binding: Binding, tokenizer: Any, *, tokens_max: int) -> None:
         self._direct_messages = binding.direct_messages
+        self._digest = binding.digest
         self._tokenizer = copy.deepcopy(tokenizer)
         self.tokens_max = tokens_max
         self.control_tokens: dict[int, str] = {
             token_id: str(token) for token_id, token in tokenizer.added_tokens_decoder.items()
         }
-        self._template_control_tokens = self._count_control(self._encode(full_prompt_row("x")))
+        self._template_control_tokens = self._count_control(
+            self._encode(self._render(full_prompt_row("x")))
+        )
 
-    def tokens(self, state: State, question: Question, *, at: str = "") -> int:
-        """Give the length of the prompt in tokens.
+    def encode(self, state: State, question: Question, *, at: str = "") -> Prompt:
+        """Give the prompt. SemIf encodes it once more, so it is for limits and for the batcher.
 
         Raises :class:`Invalid` (SemIf refuses the row), :class:`ControlText` (INV-9: SemIf's
         scorers encode the prompt as one text, so a control token in it would be obeyed) or
@@ -50,11 +53,12 @@ class PromptEncoder:
         """
         row = row_of(state, question)
         try:
-            ids = self._encode(row)
+            text = self._render(row)
         except ValueError:
             raise Invalid(
                 "SemIf does not take this decision.", field=at.rstrip(".") or None
             ) from None
+        ids = self._encode(text)
         if self._count_control(ids) != self._template_control_tokens:
             raise ControlText(field=self._find_control(row, at))
         if len(ids) > self.tokens_max:
@@ -65,16 +69,19 @@ class PromptEncoder:
                 unit="tokens",
                 field=at.rstrip(".") or None,
             )
-        return len(ids)
+        return Prompt(tuple(ids), 0, self._digest(text))
 
-    def _encode(self, row: dict[str, Any]) -> list[int]:
-        prompt = self._tokenizer.apply_chat_template(
+    def _render(self, row: dict[str, Any]) -> str:
+        text: str = self._tokenizer.apply_chat_template(
             self._direct_messages(row),
             tokenize=False,
             add_generation_prompt=True,
             enable_thinking=False,
         )
-        ids: list[int] = self._tokenizer.encode(prompt, add_special_tokens=False)
+        return text
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
     def _count_control(self, ids: list[int]) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -14,6 +15,7 @@ __all__ = ["MANIFEST", "FileEntry", "Manifest", "describe", "read_and_verify", "
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+LINKED_FOLDER = "a link to a folder"
 HASH_THREADS = 4
 """hashlib lets the other threads run; more than a few only compete for the disk."""
 
@@ -74,8 +76,8 @@ def read_and_verify(folder: Path, *, revision: str | None) -> tuple[Manifest, st
     """Give the manifest of ``folder`` and its own SHA-256, every file checked.
 
     Raises :class:`Refuted`: no manifest, another revision than ``revision``, a file that is
-    missing, changed, or not listed (a stray file could be a tokenizer that overrides the checked
-    one).
+    missing or changed, or anything that is not listed (a stray file could be a tokenizer that
+    overrides the checked one).
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -103,18 +105,39 @@ def read_and_verify(folder: Path, *, revision: str | None) -> tuple[Manifest, st
 
 def _compare(folder: Path, manifest: Manifest) -> None:
     listed = {entry.path: entry for entry in manifest.files}
+    _refuse_strays(folder, listed.keys())
     found = {entry.path: entry for entry in describe(folder)}
-    for path in folder.rglob("*"):
-        if path.is_symlink() and path.is_dir():  # rglob does not enter it, transformers would
-            raise Refuted(f"{path} is a link to a folder, not in the manifest. Remove it.")
-    for name in sorted(listed.keys() | found.keys()):
+    for name in sorted(listed):
         if name not in found:
-            raise Refuted(f"{name} is in the manifest, but not in {folder}. Import it again.")
-        if name not in listed:
-            raise Refuted(f"{name} is in {folder}, but not in the manifest. Remove it.")
+            raise Refuted(f"{name} is in the manifest, but no file in {folder}. Import it again.")
         if found[name] != listed[name]:
             raise Refuted(
                 f"{name} is not the file that was imported: {found[name].size_bytes} bytes with "
                 f"SHA-256 {found[name].sha256[:12]}..., not {listed[name].size_bytes} bytes with "
                 f"{listed[name].sha256[:12]}.... Import the model again."
             )
+
+
+def _refuse_strays(folder: Path, listed: Iterable[str]) -> None:
+    """Refuse whatever is neither listed nor a folder of something listed.
+
+    And a link to a folder even where that folder is expected: ``rglob`` does not enter it,
+    transformers would.
+    """
+    folders = {parent.as_posix() for name in listed for parent in PurePosixPath(name).parents}
+    expected = {MANIFEST, *listed, *folders}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        kind = _kind_of(path)
+        if name not in expected or kind == LINKED_FOLDER:
+            # A name need not be UTF-8, but the heartbeat that carries this text must.
+            shown = name.encode("utf-8", "backslashreplace").decode()
+            raise Refuted(f"{shown} is {kind} in {folder}, but not in the manifest. Remove it.")
+
+
+def _kind_of(path: Path) -> str:
+    if path.is_symlink():
+        return LINKED_FOLDER if path.is_dir() else "a link"
+    if path.is_dir():
+        return "a folder"
+    return "a file" if path.is_file() else "neither a file nor a folder"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,8 @@ class DeviceMemory:
         self.device = device
         self.cap_bytes = cap_bytes
         self.resting_bytes = 0
+        self.kept_bytes: Callable[[], int] = lambda: 0
+        """Bytes that are held on purpose beside the resting footprint: the prefix cache's."""
 
     def allocated_bytes(self) -> int:
         """Bytes in live tensors; on cpu the process's resident memory."""
@@ -129,7 +132,8 @@ class DeviceMemory:
 
     def release_burst(self) -> bool:
         """Give memory back when more than the slack is held; True when it did."""
-        if self.reserved_bytes() <= self.resting_bytes + BURST_SLACK_BYTES:
+        expected = self.resting_bytes + self.kept_bytes()
+        if self.reserved_bytes() <= expected + BURST_SLACK_BYTES:
             return False
         self.release()
         return True

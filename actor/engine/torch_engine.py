@@ -13,17 +13,21 @@ from actor.engine.base import (
     DecisionResult,
     Outcome,
     Prepared,
+    Prompt,
     Question,
     Scores,
     Work,
 )
 from actor.engine.encoding import PromptEncoder, row_of
+from actor.engine.fast_batches import FastBatches
 from actor.engine.guard import guarded
 from actor.engine.memory import DeviceMemory
+from actor.engine.plain_encoding import PlainEncoder
+from actor.engine.prefix_cache import PrefixCache
 from actor.engine.reference_scorer import ReferenceScorer
 from schemas.decision import ModelInfo
 from schemas.errors import OutOfMemory, SemifError
-from schemas.health import EngineHealth
+from schemas.health import EngineHealth, PrefixCacheHealth
 
 __all__ = ["Canary", "TorchEngine", "group_rows"]
 
@@ -39,6 +43,7 @@ class Canary:
     """A decision and the logits it had when the actor started."""
 
     row: Row
+    prompt: Prompt
     logits: tuple[float, ...]
 
 
@@ -55,17 +60,19 @@ class TorchEngine:
     """A loaded model behind the :class:`~actor.engine.base.Engine` protocol."""
 
     torch: Any
-    encoder: PromptEncoder
+    encoder: PromptEncoder | PlainEncoder
     reference: ReferenceScorer
     memory: DeviceMemory
     batch_tokens_max: int
     batch_rows_max: int
     known: Canary
+    fast: FastBatches | None = None
+    """The fast scorer; without it SemIf's own functions score one request after another."""
 
     @property
     def scorer(self) -> str:
         """Name of the scorer in use."""
-        return self.reference.name
+        return self.reference.name if self.fast is None else self.fast.scorer.name
 
     @property
     def model(self) -> ModelInfo:
@@ -75,35 +82,42 @@ class TorchEngine:
     def prepare(self, work: Work) -> Prepared:
         """Check and tokenise every prompt; an error of one question stays in its place."""
         questions: list[Question | SemifError] = []
-        tokens: list[int] = []
+        prompts: list[Prompt | None] = []
         for index, question in enumerate(work.questions):
-            count = 0
+            prompt = None
             if isinstance(question, Question):
                 at = f"decisions[{index}]." if work.shared else ""
                 try:
-                    count = self.encoder.tokens(work.state, question, at=at)
+                    prompt = self.encoder.encode(work.state, question, at=at)
                 except SemifError as error:
                     question = error.with_traceback(None)  # noqa: PLW2901 - its outcome from here
             if isinstance(question, SemifError) and not work.shared:
                 raise question
             questions.append(question)
-            tokens.append(count)
-        return Prepared(work, tuple(questions), tuple(tokens))
+            prompts.append(prompt)
+        return Prepared(work, tuple(questions), tuple(prompts))
 
     def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
-        """Score each request in turn."""
+        """Score the requests together when the scorer can, else in turn."""
+        if self.fast is not None:
+            return self.fast.score(batch)
         return [self._score_request(prepared) for prepared in batch]
 
     def canary(self) -> None:
         """Ask the known decision again; any other answer raises :class:`CanaryFailed`."""
         try:
-            found = self._guarded_score(self.known.row).option_logits
+            found = self._ask_known()
         except SemifError as error:
             raise CanaryFailed(error.code) from None
         tolerance = LOGIT_TOLERANCE[self.model.dtype]
         moved = max(abs(a - b) for a, b in zip(found, self.known.logits, strict=True))
         if not moved <= tolerance:  # a NaN is not within anything
             raise CanaryFailed(f"a logit moved by {moved:g}, the tolerance is {tolerance:g}")
+
+    def _ask_known(self) -> tuple[float, ...]:
+        if self.fast is not None:
+            return self.fast.logits(self.known.prompt)[: len(self.known.logits)]
+        return self._guarded_score(self.known.row).option_logits
 
     def health(self) -> EngineHealth:
         """Give the model's metadata and the device's memory."""
@@ -118,6 +132,8 @@ class TorchEngine:
             memory_cap_bytes=self.memory.cap_bytes,
             memory_resting_bytes=self.memory.resting_bytes,
             tokens_max=self.encoder.tokens_max,
+            attention="sdpa" if self.fast is None else self.fast.scorer.kernel_name,
+            prefix_cache=None if self.fast is None else _cache_health(self.fast.scorer.cache),
         )
 
     def _score_request(self, prepared: Prepared) -> Outcome:
@@ -147,8 +163,9 @@ class TorchEngine:
         questions = list(enumerate(prepared.questions))
         results: dict[int, Result] = {i: q for i, q in questions if isinstance(q, SemifError)}
         askable = [(i, q) for i, q in questions if isinstance(q, Question)]
+        lengths = [len(prompt.ids) for prompt in prepared.prompts if prompt is not None]
         groups = group_rows(
-            [prepared.tokens[i] for i, _ in askable],
+            lengths,
             tokens_max=self.batch_tokens_max,
             rows_max=self.batch_rows_max,
         )
@@ -209,6 +226,19 @@ def group_rows(tokens: Sequence[int], *, tokens_max: int, rows_max: int) -> list
             longest = count
         groups[-1].append(position)
     return groups
+
+
+def _cache_health(cache: PrefixCache[Any]) -> PrefixCacheHealth:
+    counts = cache.counts
+    return PrefixCacheHealth(
+        entries=len(cache),
+        bytes=cache.bytes,
+        bytes_max=cache.bytes_max,
+        hits=counts.hits,
+        misses=counts.misses,
+        evictions=counts.evictions,
+        refused=counts.too_large,
+    )
 
 
 def _finite(result: DecisionResult) -> DecisionResult:

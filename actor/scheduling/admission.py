@@ -1,4 +1,4 @@
-"""Whether one more request may wait: by count and by bytes, refused at once and by name."""
+"""Whether one more request may wait: by count, bytes and tokens, refused at once and by name."""
 
 from __future__ import annotations
 
@@ -11,21 +11,26 @@ __all__ = ["Admission"]
 
 RETRY_AFTER_MS_MIN = 10
 RATE_WEIGHT = 0.2
-"""Weight of the newest request in the running mean of seconds for each request."""
+"""Weight of the newest batch in the running means."""
 
 
 class Admission:
     """Permits for requests between receipt and reply.
 
+    Count and bytes are known at receipt, tokens once the prompts are encoded: one permit each.
     Pure bookkeeping for one thread (the event loop's): no clock, no waiting.
     """
 
-    def __init__(self, *, jobs_max: int, bytes_max: int) -> None:
+    def __init__(self, *, jobs_max: int, bytes_max: int, tokens_max: int) -> None:
         self.jobs_max = jobs_max
         self.bytes_max = bytes_max
+        self.tokens_max = tokens_max
         self.jobs = 0
         self.bytes = 0
+        self.tokens = 0
+        self._encoded = 0
         self._seconds_each = 0.0
+        self._seconds_a_token = 0.0
 
     @contextmanager
     def permit(self, nbytes: int) -> Iterator[None]:
@@ -38,6 +43,8 @@ class Admission:
             raise self.refusal("The queue is full by count", self.jobs_max, "requests")
         if self.jobs and self.bytes + nbytes > self.bytes_max:
             raise self.refusal("The queue is full by size", self.bytes_max, "bytes")
+        if self.tokens >= self.tokens_max:  # whatever it holds: refused before it is encoded
+            raise self.refusal("The queue is full by tokens", self.tokens_max, "tokens")
         self.jobs += 1
         self.bytes += nbytes
         try:
@@ -46,14 +53,43 @@ class Admission:
             self.jobs -= 1
             self.bytes -= nbytes
 
+    @contextmanager
+    def permit_tokens(self, tokens: int) -> Iterator[None]:
+        """Hold room for the tokens of a request that has its :meth:`permit`, or raise as it does.
+
+        A request larger than ``tokens_max`` is let in when no other tokens are held.
+        """
+        if self.tokens and self.tokens + tokens > self.tokens_max:
+            raise self.refusal("The queue is full by tokens", self.tokens_max, "tokens")
+        self._encoded += 1
+        self.tokens += tokens
+        try:
+            yield
+        finally:
+            self._encoded -= 1
+            self.tokens -= tokens
+
     def refusal(self, what: str, limit: int, unit: str) -> Overloaded:
-        """Give the refusal, with the time that the present queue will take."""
-        wait_ms = round(self._seconds_each * self.jobs * 1000)
+        """Give the refusal, with the time that the present queue will take.
+
+        A request counts by its tokens; one that is not encoded yet counts as the mean request.
+        """
+        unread = self.jobs - self._encoded
+        wait_s = self.tokens * self._seconds_a_token + unread * self._seconds_each
         return Overloaded(
-            what, limit=limit, unit=unit, retry_after_ms=max(wait_ms, RETRY_AFTER_MS_MIN)
+            what,
+            limit=limit,
+            unit=unit,
+            retry_after_ms=max(round(wait_s * 1000), RETRY_AFTER_MS_MIN),
         )
 
-    def observe(self, seconds: float) -> None:
-        """Learn how long the model took for one request."""
-        weight = RATE_WEIGHT if self._seconds_each else 1.0
-        self._seconds_each += weight * (seconds - self._seconds_each)
+    def observe(self, seconds: float, *, jobs: int, tokens: int) -> None:
+        """Learn how long the model took for a batch."""
+        self._seconds_each = _mean(self._seconds_each, seconds / jobs)
+        if tokens:  # a batch whose every question was refused before has none
+            self._seconds_a_token = _mean(self._seconds_a_token, seconds / tokens)
+
+
+def _mean(mean: float, newest: float) -> float:
+    """Move a running mean towards the newest value; the first value is the mean."""
+    return mean + (RATE_WEIGHT if mean else 1.0) * (newest - mean)

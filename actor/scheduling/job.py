@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from actor.engine.base import Outcome, Prepared, Scores
 
@@ -18,7 +18,7 @@ class Answer:
     queue_ms: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Job:
     """A prepared request and the future that its handler awaits.
 
@@ -27,8 +27,18 @@ class Job:
     """
 
     prepared: Prepared
+    caller: str
+    """Who asks, as far as the bus can tell: callers get their turns at the GPU."""
     enqueued_s: float
     future: asyncio.Future[Answer]
+    rows: int = field(init=False)
+    """Prompts to score; kept, because the batcher asks often."""
+    tokens: int = field(init=False)
+    """Tokens to compute when the job is scored alone."""
+
+    def __post_init__(self) -> None:
+        self.rows = self.prepared.rows
+        self.tokens = self.prepared.tokens
 
     @property
     def abandoned(self) -> bool:

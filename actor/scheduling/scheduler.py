@@ -20,13 +20,21 @@ class Scheduler:
     """The owner of the queue. :meth:`run` is one task; everything else is called on its loop."""
 
     def __init__(
-        self, engine: Engine, gpu: GpuThread, admission: Admission, *, canary_s: float
+        self,
+        engine: Engine,
+        gpu: GpuThread,
+        admission: Admission,
+        batcher: Batcher,
+        *,
+        canary_s: float,
     ) -> None:
         self._engine = engine
         self._gpu = gpu
         self._admission = admission
         self._canary_s = canary_s
-        self._batcher = Batcher()
+        self._batcher = batcher
+        self._pending: set[Job] = set()
+        """All that are not answered, wherever they are: what a bug loses is still failed."""
         self._running: list[Job] = []
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -44,22 +52,25 @@ class Scheduler:
         oldest_s = self._batcher.oldest_enqueued_s()
         return 0.0 if oldest_s is None else (self._loop.time() - oldest_s) * 1000
 
-    async def answer(self, prepared: Prepared) -> Answer:
+    async def answer(self, prepared: Prepared, *, caller: str) -> Answer:
         """Queue a request and wait for its scores; raises :class:`SemifError`.
+
+        Requests of one ``caller`` take turns with those of others.
 
         Cancelling the wait abandons the request: it is dropped if it has not started.
         """
         if self._closed:
             raise Draining
-        job = Job(prepared, self._loop.time(), self._loop.create_future())
+        job = Job(prepared, caller, self._loop.time(), self._loop.create_future())
+        self._pending.add(job)
         self._batcher.append(job)
         self._wake.set()
         try:
             return await job.future
-        except asyncio.CancelledError:
+        finally:
             # Its permit is given back now: what it holds must go too, not wait for the GPU.
             self._batcher.discard(job)
-            raise
+            self._pending.discard(job)
 
     async def run(self) -> None:
         """Score until cancelled. Raises ``CanaryFailed`` or ``EngineDied``, having failed all jobs.
@@ -69,9 +80,10 @@ class Scheduler:
         """
         try:
             while True:
-                batch = self._batcher.next_batch()
-                if batch:
-                    await self._score(batch)
+                # Not before the GPU is free: what comes meanwhile still gets into the batch.
+                self._running = self._batcher.next_batch()
+                if self._running:
+                    await self._score(self._running)
                 elif not await self._work_arrives():
                     await self._canary()
         finally:
@@ -95,10 +107,13 @@ class Scheduler:
 
     async def _score(self, batch: list[Job]) -> None:
         started_s = self._loop.time()
-        self._running = batch
         prepared = [job.prepared for job in batch]
         outcomes = await self._gpu.run(partial(self._engine.score, prepared))
-        self._admission.observe((self._loop.time() - started_s) / len(batch))
+        self._admission.observe(
+            self._loop.time() - started_s,
+            jobs=len(batch),
+            tokens=sum(job.tokens for job in batch),
+        )
         for job, outcome in zip(batch, outcomes, strict=True):
             job.resolve(outcome, started_s=started_s)
         self._running = []  # only now: a job without an outcome is still failed at the end
@@ -115,6 +130,8 @@ class Scheduler:
         for job in self._running:
             _fail(job, ScoringFailed())
         self._running = []
+        for job in self._pending:
+            _fail(job, Draining())
 
 
 def _fail(job: Job, error: SemifError) -> None:

@@ -33,6 +33,11 @@ class Meter:
         self.answered += 1
         self._latencies.append((self._clock(), latency_s))
 
+    def drop_unreadable(self) -> None:
+        """Count a message whose reply subject is none."""
+        self.received += 1
+        self.unanswerable += 1
+
     def counters(self) -> Counters:
         """Give the counts since the start."""
         return Counters(

@@ -16,6 +16,7 @@ from actors import Served, ask, decision, error_of, patched, run_actor, serving
 from nats.aio.client import Client
 
 from actor.bus.embedded import EmbeddedServer, embedded_server
+from actor.bus.request_reply import caller_of
 
 BYTES_MAX = 65_536
 TOKENS_MAX = 512
@@ -277,11 +278,15 @@ async def test_every_request_received_is_accounted_for(client: Client) -> None:
     assert counters["received"] == total
 
 
+@pytest.mark.parametrize("callers", [1, 200])
 async def test_a_full_queue_refuses_at_once_and_everyone_gets_one_reply(
-    server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
+    server: EmbeddedServer, tiny_llama: Path, tmp_path: Path, callers: int
 ) -> None:
-    """200 callers against a queue of 8: 200 replies, each an answer or ``overloaded``."""
-    settings = {"SEMIF_QUEUE_JOBS_MAX": "8"}
+    """200 requests against a queue of 64, of one caller or of 200: one reply for each.
+
+    The callers go by their reply subjects, each one's replies under its own.
+    """
+    settings = {"SEMIF_QUEUE_JOBS_MAX": "64", "SEMIF_BATCH_ROWS_MAX": "8"}
     async with run_actor(server, tiny_llama, tmp_path, settings=settings) as actor:
         await actor.until("ready")
         client = actor.client
@@ -291,22 +296,26 @@ async def test_a_full_queue_refuses_at_once_and_everyone_gets_one_reply(
 
         async def collect(message: Any) -> None:
             replies.append(message)
-            if len(replies) == 200:
+            if len(replies) >= 200:
                 complete.set()
 
-        await client.subscribe(inbox, cb=collect)
+        await client.subscribe(f"{inbox}.*.*", cb=collect)
         body = json.dumps(decision()).encode()
-        for _ in range(200):
-            await client.publish("semif.v1.score", body, reply=inbox)
+        asked = [f"{inbox}.{n % callers}.{n}" for n in range(200)]
+        for reply_to in asked:
+            await client.publish("semif.v1.score", body, reply=reply_to)
         async with asyncio.timeout(60):
             await complete.wait()
-        counters = json.loads((await client.request("semif.v1.status", timeout=10)).data)
+        status = json.loads((await client.request("semif.v1.status", timeout=10)).data)
 
+    assert sorted(message.subject for message in replies) == sorted(asked)
     codes = Counter(error_of(m)["code"] if m.headers else "answered" for m in replies)
     assert codes.keys() == {"answered", "overloaded"}
+    assert codes["answered"] >= 64
     assert all(error_of(m)["retry_after_ms"] >= 1 for m in replies if m.headers)
-    assert counters["counters"]["answered"] == codes["answered"]
-    assert counters["counters"]["refused"] == {"overloaded": codes["overloaded"]}
+    assert status["counters"]["answered"] == codes["answered"]
+    assert status["counters"]["refused"] == {"overloaded": codes["overloaded"]}
+    assert (status["queue"]["jobs"], status["queue"]["tokens"]) == (0, 0)
 
 
 async def test_a_queue_full_by_bytes_refuses(
@@ -322,6 +331,62 @@ async def test_a_queue_full_by_bytes_refuses(
 
     codes = Counter(error_of(m)["code"] if m.headers else "answered" for m in replies)
     assert codes.keys() == {"answered", "overloaded"}
+
+
+async def test_a_queue_full_by_tokens_refuses(
+    server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
+) -> None:
+    """The limit in tokens holds by itself, and a request over it is answered when alone."""
+    settings = {"SEMIF_QUEUE_TOKENS_MAX": "100"}
+    async with run_actor(server, tiny_llama, tmp_path, settings=settings) as actor:
+        await actor.until("ready")
+        body = json.dumps(decision("word " * 100)).encode()
+        alone = await ask(actor.client, body)
+        replies = await asyncio.gather(*(ask(actor.client, body) for _ in range(40)))
+
+    assert not alone.headers
+    errors = [error_of(message) for message in replies if message.headers]
+    assert 0 < len(errors) < 40
+    assert {error["message"] for error in errors} == {
+        "The queue is full by tokens, the limit is 100 tokens."
+    }
+
+
+async def test_a_nats_connection_is_one_caller(server: EmbeddedServer) -> None:
+    """All requests of a client come from one caller, those of another from another."""
+    clients = [await nats.connect(server.url) for _ in range(3)]
+    callers: list[list[str]] = [[], []]
+
+    async def answer(message: Any) -> None:
+        callers[int(message.data)].append(caller_of(message.reply))
+        await message.respond(b"")
+
+    await clients[2].subscribe("asked", cb=answer)
+    await clients[2].flush()
+    for number in (0, 1):
+        asked = (clients[number].request("asked", b"%d" % number, timeout=10) for _ in range(3))
+        await asyncio.gather(*asked)
+    for client in clients:
+        await client.close()
+
+    one, other = callers
+    assert (len(one), len(set(one)), len(other), len(set(other))) == (3, 1, 3, 1)
+    assert set(one) != set(other)
+
+
+@pytest.mark.parametrize(
+    ("reply_to", "caller"),
+    [
+        ("_INBOX.pGVb3Cw.17", "_INBOX.pGVb3Cw"),
+        ("_INBOX_team.a.b.c", "_INBOX_team.a.b"),
+        ("_INBOX.pGVb3Cw", "_INBOX"),
+        ("replies", "replies"),
+        (".x", ".x"),
+    ],
+)
+def test_a_caller_is_the_reply_subject_less_its_last_token(reply_to: str, caller: str) -> None:
+    """A subject without a dot is a caller by itself; no caller is without a name."""
+    assert caller_of(reply_to) == caller
 
 
 async def test_a_reply_over_max_payload_becomes_an_error_reply(

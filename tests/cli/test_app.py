@@ -264,5 +264,5 @@ def test_demo_answers_and_stops_cleanly(demo_model: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    for text in ("state_prefix", "route a ticket", "422 control_text", "exit code 0", "at rest"):
+    for text in ("state_prefix", "route a ticket", "422 invalid", "exit code 0", "at rest"):
         assert text in done.stdout

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from actor.cli.client import build_request, print_answer, print_error
 from actor.cli.show import console
 from schemas.codec import codec_for
+from schemas.decision import ScoreReply, SharedReply
 from schemas.errors import ErrorBody
 from schemas.examples import EXAMPLES
 
@@ -117,7 +118,8 @@ def test_names_in_an_answer_are_printed_and_not_obeyed(
         if "option_ids" in result:
             result["option_ids"][0] = result["choice"] = MARKUP
 
-    print_answer(json.dumps(reply).encode(), shared=shared)
+    record = SharedReply if shared else ScoreReply
+    print_answer(codec_for(None).decode(json.dumps(reply).encode(), record))
 
     text = next(printed).getvalue()
     assert f"{MARKUP}: {MARKUP}, margin" in text

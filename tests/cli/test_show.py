@@ -8,7 +8,15 @@ import msgspec
 import pytest
 from rich.text import Text
 
-from actor.cli.show import bars, complain, console, heartbeat_line, option_lines, start_report
+from actor.cli.show import (
+    bars,
+    complain,
+    complain_of_files,
+    console,
+    heartbeat_line,
+    option_lines,
+    start_report,
+)
 from schemas.examples import EXAMPLES
 from schemas.health import Heartbeat, ProofReport
 
@@ -48,6 +56,27 @@ def test_a_complaint_is_printed_letter_for_letter(monkeypatch: pytest.MonkeyPatc
     complain("settings", text)
 
     assert file.getvalue() == f"settings: {text}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (FileNotFoundError(2, "No such file", "/[x]/y"), "/[x]/y: No such file"),
+        (OSError("two\n  lines"), "two lines"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+    ids=["with a path", "with a text of lines", "without a path"],
+)
+def test_a_file_that_cannot_be_used_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, text: str
+) -> None:
+    """Where, why, and what to do: whatever the error knows."""
+    file = io.StringIO()
+    monkeypatch.setattr(console, "_file", file)
+
+    complain_of_files("import", error)
+
+    assert file.getvalue() == f"import: {text}. Name a place that can be read and written.\n"
 
 
 def test_a_heartbeat_is_one_line() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -36,16 +36,18 @@ def bound() -> Binding:
 
 
 @pytest.fixture(scope="session")
-def proved() -> Callable[[Path], Proved]:
+def proved() -> Callable[..., Proved]:
     """Give what proves a model's directory: its engine, which no test may damage, and the report.
 
-    Each directory is proved once.
+    Each directory is proved once for each scorer.
     """
 
     @cache
-    def run(folder: Path) -> Proved:
+    def run(folder: Path, scorer: Literal["fast", "reference"] = "reference") -> Proved:
         told: list[ProofReport] = []
-        settings = Settings(model=folder, device="cpu", max_tokens=512, batch_tokens_max=2048)
+        settings = Settings(
+            model=folder, device="cpu", max_tokens=512, batch_tokens_max=2048, scorer=scorer
+        )
         return prove(settings, Ledger(told.append)), told
 
     return run

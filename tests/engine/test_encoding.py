@@ -44,6 +44,11 @@ def qwen_encoder(qwen_tokenizer: Any, bound: Binding) -> PromptEncoder:
     return PromptEncoder(bound, qwen_tokenizer, tokens_max=LIMIT)
 
 
+def length(encoder: PromptEncoder, state: Any, question: Question) -> int:
+    """Give the length of the prompt."""
+    return len(encoder.encode(state, question).ids)
+
+
 def semif_length(tokenizer: Any, state: Any, question: Question) -> int:
     """Give the length of the prompt by SemIf's own encoder."""
     return len(direct.encode_prompt(tokenizer, row_of(state, question), 10**6)[0])
@@ -55,7 +60,7 @@ def test_any_plain_text_has_semifs_length(
     encoder: PromptEncoder, smollm_tokenizer: Any, state: str
 ) -> None:
     """Text without a control token's string is measured as SemIf measures it, ``<`` included."""
-    assert encoder.tokens(state, QUESTION) == semif_length(smollm_tokenizer, state, QUESTION)
+    assert length(encoder, state, QUESTION) == semif_length(smollm_tokenizer, state, QUESTION)
 
 
 def test_the_limit_is_the_longest_prompt_allowed(
@@ -65,10 +70,10 @@ def test_the_limit_is_the_longest_prompt_allowed(
     words = LIMIT - semif_length(smollm_tokenizer, " word", QUESTION) + 1
     at_limit = " word" * words
     assert semif_length(smollm_tokenizer, at_limit, QUESTION) == LIMIT
-    assert encoder.tokens(at_limit, QUESTION) == LIMIT
+    assert length(encoder, at_limit, QUESTION) == LIMIT
 
     with pytest.raises(TooLarge) as caught:
-        encoder.tokens(at_limit + " word", QUESTION, at="decisions[3].")
+        encoder.encode(at_limit + " word", QUESTION, at="decisions[3].")
 
     error = caught.value
     assert (error.size, error.limit, error.unit) == (LIMIT + 1, LIMIT, "tokens")
@@ -91,7 +96,7 @@ def test_a_control_token_is_refused_with_its_field(encoder: PromptEncoder, field
     state, question = FIELDS[field]
 
     with pytest.raises(ControlText) as caught:
-        encoder.tokens(state, question, at="decisions[1].")
+        encoder.encode(state, question, at="decisions[1].")
 
     assert caught.value.field == field
 
@@ -100,7 +105,7 @@ def test_a_control_token_is_refused_with_its_field(encoder: PromptEncoder, field
 def test_what_semif_refuses_is_invalid(encoder: PromptEncoder, at: str, field: str | None) -> None:
     """A row of one option is SemIf's to refuse; a field is named where there is one."""
     with pytest.raises(Invalid) as caught:
-        encoder.tokens("s", Question("q", "x", OPTIONS[:1]), at=at)
+        encoder.encode("s", Question("q", "x", OPTIONS[:1]), at=at)
 
     assert caught.value.field == field
 
@@ -111,7 +116,7 @@ def test_what_semif_refuses_is_invalid(encoder: PromptEncoder, at: str, field: s
 def test_control_tokens_deep_in_a_state_are_found(encoder: PromptEncoder, state: Any) -> None:
     """In values and in keys."""
     with pytest.raises(ControlText):
-        encoder.tokens(state, QUESTION)
+        encoder.encode(state, QUESTION)
 
 
 @pytest.mark.parametrize("text", ["<think>", "</think>", "<tool_call>", "<|fim_prefix|>"])
@@ -120,7 +125,7 @@ def test_added_tokens_that_are_not_special_are_control_too(
 ) -> None:
     """The tokenizer's flag does not matter: the model was trained to obey them."""
     with pytest.raises(ControlText):
-        qwen_encoder.tokens(f"please {text} now", QUESTION)
+        qwen_encoder.encode(f"please {text} now", QUESTION)
 
 
 @pytest.mark.parametrize("text", ["<|im_end", "im_end|>", "< |im_end|>", "<thin k>", "<b>x</b>"])
@@ -128,7 +133,7 @@ def test_what_only_looks_like_a_control_token_is_text(
     qwen_encoder: PromptEncoder, text: str
 ) -> None:
     """Refusing more than needed would refuse ordinary markup."""
-    assert qwen_encoder.tokens(text, QUESTION) > 0
+    assert length(qwen_encoder, text, QUESTION) > 0
 
 
 NEAR_CONTROL = ("<|", "|>", "<", ">", "/", "|", "_", "im", "start", "end", "think", "tool", "call")
@@ -145,9 +150,9 @@ def test_text_is_refused_only_for_a_whole_control_token(
 
     if complete:
         with pytest.raises(ControlText):
-            qwen_encoder.tokens(state, QUESTION)
+            qwen_encoder.encode(state, QUESTION)
     else:
-        measured = qwen_encoder.tokens(state, QUESTION)
+        measured = length(qwen_encoder, state, QUESTION)
         assert measured == semif_length(qwen_tokenizer, state, QUESTION)
 
 
@@ -165,7 +170,7 @@ def test_every_added_token_is_refused_in_every_field(
             ("s", Question("q", "x", bad_option), "options[1].description"),
         ):
             with pytest.raises(ControlText) as caught:
-                qwen_encoder.tokens(state, question)
+                qwen_encoder.encode(state, question)
             assert caught.value.field == field, text
 
 
@@ -176,7 +181,7 @@ def test_a_control_token_in_ids_is_no_matter(encoder: PromptEncoder, smollm_toke
     [_, user] = core.direct_messages(row_of("s", question))
     assert "<|" not in json.dumps(user)
 
-    assert encoder.tokens("s", question) == semif_length(smollm_tokenizer, "s", question)
+    assert length(encoder, "s", question) == semif_length(smollm_tokenizer, "s", question)
 
 
 def test_a_tokenizer_changed_by_the_scorer_measures_as_before(
@@ -189,7 +194,7 @@ def test_a_tokenizer_changed_by_the_scorer_measures_as_before(
     other.chat_template = "{{ messages[0]['content'] }}"
     other.backend_tokenizer.enable_truncation(1)
 
-    assert encoder.tokens("s", QUESTION) == semif_length(smollm_tokenizer, "s", QUESTION)
+    assert length(encoder, "s", QUESTION) == semif_length(smollm_tokenizer, "s", QUESTION)
 
 
 def test_it_is_safe_beside_the_scorers_tokenizer(
@@ -198,7 +203,7 @@ def test_it_is_safe_beside_the_scorers_tokenizer(
     """One thread measures while another tokenises, as in the actor; both are right."""
     texts = [f"word {n} " * (n % 7 + 1) for n in range(200)]
     with ThreadPoolExecutor(2) as pool:
-        measured = pool.submit(lambda: [encoder.tokens(text, QUESTION) for text in texts])
+        measured = pool.submit(lambda: [length(encoder, text, QUESTION) for text in texts])
         tokenised = pool.submit(
             lambda: [semif_length(smollm_tokenizer, text, QUESTION) for text in texts]
         )

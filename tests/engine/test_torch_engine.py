@@ -45,21 +45,21 @@ FAMILIES = ("tiny_llama", "tiny_qwen3", "tiny_qwen35")
 
 
 @pytest.fixture(params=FAMILIES)
-def engine(request: pytest.FixtureRequest, proved: Callable[[Path], Any]) -> TorchEngine:
+def engine(request: pytest.FixtureRequest, proved: Callable[..., Any]) -> TorchEngine:
     """Give a proved engine of each family."""
     made: TorchEngine = proved(request.getfixturevalue(request.param))[0]
     return made
 
 
 @pytest.fixture(params=[*FAMILIES, "demo_model"])
-def any_engine(request: pytest.FixtureRequest, proved: Callable[[Path], Any]) -> TorchEngine:
+def any_engine(request: pytest.FixtureRequest, proved: Callable[..., Any]) -> TorchEngine:
     """Give a proved engine of each family, and one of real weights."""
     made: TorchEngine = proved(request.getfixturevalue(request.param))[0]
     return made
 
 
 @pytest.fixture
-def one_engine(tiny_llama: Path, proved: Callable[[Path], Any]) -> TorchEngine:
+def one_engine(tiny_llama: Path, proved: Callable[..., Any]) -> TorchEngine:
     """Give the proved engine of one family, for what is the same in all."""
     made: TorchEngine = proved(tiny_llama)[0]
     return made
@@ -68,7 +68,9 @@ def one_engine(tiny_llama: Path, proved: Callable[[Path], Any]) -> TorchEngine:
 @pytest.fixture
 def llama(tiny_llama: Path) -> TorchEngine:
     """Give an engine whose weights a test may damage."""
-    settings = Settings(model=tiny_llama, device="cpu", max_tokens=256, batch_tokens_max=1024)
+    settings = Settings(
+        model=tiny_llama, device="cpu", max_tokens=256, batch_tokens_max=1024, scorer="reference"
+    )
     return prove(settings, Ledger(lambda _proof: None))
 
 
@@ -387,7 +389,7 @@ def test_groups_keep_order_and_limits(tokens: list[int], tokens_max: int, rows_m
 @pytest.mark.parametrize("long_at", [0, 20, 40])
 def test_one_long_question_does_not_pad_the_others_over_the_limit(
     tiny_llama: Path,
-    proved: Callable[[Path], Any],
+    proved: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
     long_at: int,
 ) -> None:

@@ -21,7 +21,7 @@ def test_limits_hold_for_any_sequence(
     jobs_max: int, bytes_max: int, steps: list[int | None]
 ) -> None:
     """A number asks for a permit of that many bytes, None gives the oldest one back."""
-    admission = Admission(jobs_max=jobs_max, bytes_max=bytes_max)
+    admission = Admission(jobs_max=jobs_max, bytes_max=bytes_max, tokens_max=1)
     held: list[tuple[int, ExitStack]] = []
     for step in steps:
         if step is None:
@@ -46,60 +46,113 @@ def test_limits_hold_for_any_sequence(
     assert (admission.jobs, admission.bytes) == (0, 0)
 
 
+def admission(*, jobs_max: int = 99, bytes_max: int = 999, tokens_max: int = 999) -> Admission:
+    """Give an admission with limits that are out of the way unless set."""
+    return Admission(jobs_max=jobs_max, bytes_max=bytes_max, tokens_max=tokens_max)
+
+
+def refused(queue: Admission) -> Overloaded:
+    """Give the refusal of one request of one byte."""
+    with pytest.raises(Overloaded) as caught, queue.permit(1):
+        pass
+    return caught.value
+
+
 def test_an_oversize_request_enters_alone_only() -> None:
     """Refused beside another, or it would never fit; let in by itself, and then alone."""
-    admission = Admission(jobs_max=9, bytes_max=10)
+    queue = admission(bytes_max=10)
 
-    with admission.permit(1), pytest.raises(Overloaded) as beside, admission.permit(11):
+    with queue.permit(1), pytest.raises(Overloaded) as beside, queue.permit(11):
         pass
-    with admission.permit(11):
-        assert admission.bytes == 11
-        with pytest.raises(Overloaded), admission.permit(1):
-            pass
+    with queue.permit(11):
+        assert queue.bytes == 11
+        refused(queue)
 
     assert str(beside.value) == "The queue is full by size, the limit is 10 bytes."
 
 
+def test_tokens_beyond_the_limit_enter_alone_only() -> None:
+    """The same by tokens, which are asked for when the prompts are encoded."""
+    queue = admission(tokens_max=10)
+    with queue.permit(1), queue.permit(1), queue.permit_tokens(1):
+        with pytest.raises(Overloaded) as beside, queue.permit_tokens(11):
+            pass
+        with queue.permit_tokens(9):
+            assert queue.tokens == 10
+    with queue.permit(1), queue.permit_tokens(11):
+        assert queue.tokens == 11
+
+    assert str(beside.value) == "The queue is full by tokens, the limit is 10 tokens."
+    assert (beside.value.limit, beside.value.unit) == (10, "tokens")
+    assert (queue.jobs, queue.bytes, queue.tokens) == (0, 0, 0)
+
+
+def test_a_queue_full_by_tokens_refuses_at_receipt() -> None:
+    """No request costs its encoding when nothing could be let in after it."""
+    queue = admission(tokens_max=10)
+    with queue.permit(1), queue.permit_tokens(10):
+        assert refused(queue).unit == "tokens"
+    with queue.permit(1), queue.permit_tokens(9), queue.permit(1):
+        assert queue.jobs == 2
+
+
 def test_a_permit_is_given_back_after_an_exception() -> None:
     """Whatever happens to a request, its room is free again."""
-    admission = Admission(jobs_max=1, bytes_max=10)
+    queue = admission(jobs_max=1)
 
-    with pytest.raises(KeyError), admission.permit(5):
+    with pytest.raises(KeyError), queue.permit(5), queue.permit_tokens(7):
         raise KeyError
 
-    assert (admission.jobs, admission.bytes) == (0, 0)
+    assert (queue.jobs, queue.bytes, queue.tokens) == (0, 0, 0)
 
 
-def test_retry_after_is_the_time_for_what_waits() -> None:
-    """Ten requests at half a second each: five seconds."""
-    admission = Admission(jobs_max=10, bytes_max=1000)
-    admission.observe(0.5)
+def test_retry_after_is_the_time_for_the_tokens_that_wait() -> None:
+    """100 tokens in half a second are 5 ms each: 300 tokens that wait take 1.5 s."""
+    queue = admission(jobs_max=2)
+    queue.observe(0.5, jobs=10, tokens=100)
+
+    with queue.permit(1), queue.permit_tokens(100), queue.permit(1), queue.permit_tokens(200):
+        refusal = refused(queue)
+
+    assert (refusal.retry_after_ms, refusal.limit) == (1500, 2)
+
+
+def test_a_request_that_is_not_encoded_counts_as_the_mean_one() -> None:
+    """50 ms each of the last batch's ten: three unread are 150 ms, beside 100 tokens of 5 ms."""
+    queue = admission(jobs_max=4)
+    queue.observe(0.5, jobs=10, tokens=100)
     with ExitStack() as stack:
-        for _ in range(10):
-            stack.enter_context(admission.permit(1))
+        for _ in range(4):
+            stack.enter_context(queue.permit(1))
+        assert refused(queue).retry_after_ms == 200
+        stack.enter_context(queue.permit_tokens(100))
 
-        with pytest.raises(Overloaded) as caught, admission.permit(1):
-            pass
-
-    assert caught.value.retry_after_ms == 5000
-    assert caught.value.limit == 10
+        assert refused(queue).retry_after_ms == 650
 
 
 def test_the_rate_follows_what_is_observed() -> None:
-    """The newest observation weighs a fifth: 0.5, then 0.5 + 0.2 * (1.0 - 0.5) = 0.6."""
-    admission = Admission(jobs_max=1, bytes_max=1000)
-    admission.observe(0.5)
-    admission.observe(1.0)
-    with admission.permit(1), pytest.raises(Overloaded) as caught, admission.permit(1):
-        pass
+    """The newest batch weighs a fifth: 5 ms a token, then 5 + 0.2 * (10 - 5) = 6."""
+    queue = admission(jobs_max=1)
+    queue.observe(0.5, jobs=1, tokens=100)
+    queue.observe(1.0, jobs=1, tokens=100)
+    with queue.permit(1):
+        assert refused(queue).retry_after_ms == 600
+        with queue.permit_tokens(50):
+            assert refused(queue).retry_after_ms == 300
 
-    assert caught.value.retry_after_ms == 600
+
+def test_a_batch_without_tokens_says_nothing_about_them() -> None:
+    """All its questions were refused before: 5 ms a token it stays."""
+    queue = admission(jobs_max=1)
+    queue.observe(0.5, jobs=1, tokens=100)
+    queue.observe(0.1, jobs=1, tokens=0)
+
+    with queue.permit(1), queue.permit_tokens(100):
+        assert refused(queue).retry_after_ms == 500
 
 
 def test_before_anything_is_measured_a_retry_waits_a_little() -> None:
     """Never 0: a caller that obeys must not spin."""
-    admission = Admission(jobs_max=1, bytes_max=1000)
-    with admission.permit(1), pytest.raises(Overloaded) as caught, admission.permit(1):
-        pass
-
-    assert (caught.value.retry_after_ms or 0) >= 10
+    queue = admission(jobs_max=1)
+    with queue.permit(1):
+        assert (refused(queue).retry_after_ms or 0) >= 10

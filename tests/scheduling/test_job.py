@@ -14,7 +14,7 @@ from schemas.errors import OutOfMemory
 
 def job() -> Job:
     """Give a job that arrived at 1 s."""
-    return Job(prepared("x"), 1.0, asyncio.get_running_loop().create_future())
+    return Job(prepared("x"), "caller", 1.0, asyncio.get_running_loop().create_future())
 
 
 async def test_scores_come_with_the_time_waited() -> None:
@@ -59,3 +59,12 @@ async def test_a_job_is_abandoned_when_nobody_waits() -> None:
 
     assert not waiting.abandoned
     assert given_up.abandoned
+
+
+async def test_a_job_knows_what_it_costs() -> None:
+    """Three rows of two tokens each behind a state of ten: 10 + 3 * 2 = 16 tokens."""
+    future = asyncio.get_running_loop().create_future()
+
+    costly = Job(prepared("x", rows=3, state_tokens=10, own_tokens=2), "caller", 1.0, future)
+
+    assert (costly.rows, costly.tokens) == (3, 16)

@@ -11,7 +11,9 @@ from scripted_engine import DONE, ScriptedEngine, prepared
 
 from actor.engine.base import CanaryFailed, Outcome, Prepared, Scores
 from actor.scheduling.admission import Admission
+from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import EngineDied, GpuThread
+from actor.scheduling.job import Answer, Job
 from actor.scheduling.scheduler import Scheduler
 from schemas.errors import Draining, OutOfMemory, ScoringFailed
 
@@ -19,11 +21,16 @@ from schemas.errors import Draining, OutOfMemory, ScoringFailed
 class Running:
     """A scheduler with its task and its thread."""
 
-    def __init__(self, engine: ScriptedEngine, *, canary_s: float = 3600) -> None:
+    def __init__(
+        self, engine: ScriptedEngine, *, canary_s: float = 3600, rows_max: int = 64
+    ) -> None:
         self.engine = engine
         self.gpu = GpuThread()
-        self.admission = Admission(jobs_max=100, bytes_max=100)
-        self.scheduler = Scheduler(engine, self.gpu, self.admission, canary_s=canary_s)
+        self.admission = Admission(jobs_max=100, bytes_max=100, tokens_max=10_000)
+        self.batcher = Batcher(tokens_max=10_000, rows_max=rows_max)
+        self.scheduler = Scheduler(
+            engine, self.gpu, self.admission, self.batcher, canary_s=canary_s
+        )
         self.task = asyncio.create_task(self.scheduler.run())
 
     async def __aenter__(self) -> Self:
@@ -43,14 +50,14 @@ class Running:
         await asyncio.to_thread(self.engine.entered.wait)
         return task
 
-    def ask(self, name: str) -> asyncio.Task[object]:
+    def ask(self, name: str, caller: str = "caller") -> asyncio.Task[object]:
         """Ask in a task of its own."""
-        return asyncio.create_task(self.scheduler.answer(prepared(name)))
+        return asyncio.create_task(self.scheduler.answer(prepared(name), caller=caller))
 
 
 async def test_jobs_are_scored_in_order_of_arrival() -> None:
-    """One at a time; each caller gets scores and the time its job waited."""
-    async with Running(ScriptedEngine()) as running:
+    """Each caller gets scores and the time its job waited."""
+    async with Running(ScriptedEngine(), rows_max=1) as running:
         first = await running.busy_with("0")
         rest = [running.ask(str(n)) for n in range(1, 6)]
         await asyncio.sleep(0)
@@ -63,6 +70,84 @@ async def test_jobs_are_scored_in_order_of_arrival() -> None:
     assert all(answer.queue_ms >= 0 for answer in answers)  # type: ignore[attr-defined]
 
 
+async def test_a_batch_is_formed_when_the_gpu_is_free() -> None:
+    """What arrives while one batch runs is the next, up to its limit; all are answered at once."""
+    async with Running(ScriptedEngine(), rows_max=4) as running:
+        first = await running.busy_with("first")
+        rest = [running.ask(str(n)) for n in range(6)]
+        await asyncio.sleep(0)
+        running.engine.gate.set()
+        await asyncio.gather(first, *rest)
+
+    assert running.engine.batches == [1, 4, 2]
+
+
+async def test_callers_take_turns_in_a_batch() -> None:
+    """Two rows each: the one request of ``b`` does not wait for all of ``a``."""
+    async with Running(ScriptedEngine(), rows_max=2) as running:
+        first = await running.busy_with("first")
+        rest = [running.ask(f"a{n}", "a") for n in range(4)] + [running.ask("b0", "b")]
+        await asyncio.sleep(0)
+        running.engine.gate.set()
+        await asyncio.gather(first, *rest)
+
+    assert running.engine.scored == ["first", "a0", "b0", "a1", "a2", "a3"]
+
+
+async def test_a_neighbour_that_gives_up_costs_the_batch_nothing() -> None:
+    """One caller of a running batch leaves at once; the others have their answers."""
+    async with Running(ScriptedEngine()) as running:
+        running.engine.gate.clear()
+        together = [running.ask(str(n)) for n in range(3)]
+        await asyncio.to_thread(running.engine.entered.wait)
+        together[1].cancel()
+        await asyncio.gather(together[1], return_exceptions=True)
+        assert running.scheduler.in_flight == 3
+        running.engine.gate.set()
+        outcomes = await asyncio.gather(*together, return_exceptions=True)
+
+    assert [type(each) for each in outcomes] == [Answer, asyncio.CancelledError, Answer]
+    assert running.engine.batches == [3]
+
+
+async def test_one_canary_follows_a_batch_with_failures() -> None:
+    """Errors reach their callers alone, and the model is asked once whether it still knows."""
+    engine = ScriptedEngine({"oom": OutOfMemory(), "failed": ScoringFailed()})
+    async with Running(engine) as running:
+        first = await running.busy_with("first")
+        asked = [running.ask(name) for name in ("good", "oom", "failed", "fine")]
+        await asyncio.sleep(0)
+        engine.gate.set()
+        outcomes = await asyncio.gather(first, *asked, return_exceptions=True)
+        await running.ask("next")
+
+    assert [type(each) for each in outcomes] == [Answer, Answer, OutOfMemory, ScoringFailed, Answer]
+    assert engine.canaries == 1
+
+
+class LosingBatcher(Batcher):
+    """A batcher with a bug: what it took is gone."""
+
+    def next_batch(self) -> list[Job]:
+        if super().next_batch():
+            raise ZeroDivisionError
+        return []
+
+
+async def test_a_job_that_a_bug_lost_is_still_answered() -> None:
+    """Taken from the queue and never handed over: its caller hears when the run ends."""
+    async with Running(ScriptedEngine()) as running:
+        running.scheduler._batcher = LosingBatcher(tokens_max=100, rows_max=1)
+        asked = [running.ask("lost"), running.ask("waits")]
+
+        with pytest.raises(ZeroDivisionError):
+            await running.task
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+
+    assert [type(each) for each in outcomes] == [Draining, Draining]
+    assert running.scheduler._pending == set()
+
+
 async def test_an_abandoned_job_never_reaches_the_engine() -> None:
     """A caller whose deadline passed in the queue costs the GPU nothing."""
     async with Running(ScriptedEngine()) as running:
@@ -71,7 +156,7 @@ async def test_an_abandoned_job_never_reaches_the_engine() -> None:
         await asyncio.sleep(0)
         abandoned.cancel()
         await asyncio.gather(abandoned, return_exceptions=True)
-        assert len(running.scheduler._batcher) == 1  # what it held went with its permit
+        assert len(running.batcher) == 1  # what it held went with its permit
         running.engine.gate.set()
         await asyncio.gather(first, kept)
 
@@ -153,7 +238,7 @@ async def test_the_death_of_the_engine_fails_all_and_ends_the_run() -> None:
             await running.task
         outcomes = await asyncio.gather(dying, *waiting, return_exceptions=True)
         with pytest.raises(Draining):
-            await running.scheduler.answer(prepared("later"))
+            await running.scheduler.answer(prepared("later"), caller="caller")
 
     assert [type(outcome) for outcome in outcomes] == [ScoringFailed, *[Draining] * 3]
 
@@ -194,11 +279,13 @@ async def test_the_wait_in_the_queue_is_told() -> None:
 
 
 async def test_the_scheduler_tells_admission_how_long_each_took() -> None:
-    """The refusals' time to come back rests on it."""
+    """By request and by token, ten of which one request has: the refusals' time rests on it."""
     async with Running(ScriptedEngine()) as running:
         await running.ask("x")
 
-        assert running.admission._seconds_each > 0
+        seconds_each = running.admission._seconds_each
+        assert seconds_each > 0
+        assert running.admission._seconds_a_token == pytest.approx(seconds_each / 10)
 
 
 @pytest.mark.parametrize("outcome", [ZeroDivisionError, StopIteration], ids=lambda e: e.__name__)

@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from actor.engine.base import DecisionResult
 from actor.engine.binding import Binding, bind
 from actor.engine.encoding import PromptEncoder
+from actor.engine.fast_batches import FastBatches
+from actor.engine.fast_scorer import FastScorer, unsupported
 from actor.engine.ledger import Ledger, Refuted
 from actor.engine.loading import Loaded, load
 from actor.engine.manifest import read_and_verify
 from actor.engine.memory import GIB, DeviceMemory, find_device, set_cap
+from actor.engine.plain_encoding import PlainEncoder
 from actor.engine.prefix import install
+from actor.engine.proofs.fast import (
+    INSTEAD,
+    prove_equality,
+    prove_fast_peak,
+    prove_plain_text,
+)
 from actor.engine.proofs.prompt import (
     prove_answer_slots,
     prove_control_text,
     prove_state_prefix,
     prove_template,
 )
-from actor.engine.proofs.scoring import prove_decision, prove_peak
+from actor.engine.proofs.scoring import (
+    EVIDENCE,
+    KNOWN,
+    QUESTION,
+    prove_decision,
+    prove_peak,
+)
 from actor.engine.reference_scorer import ReferenceScorer
-from actor.engine.torch_engine import TorchEngine
+from actor.engine.torch_engine import LOGIT_TOLERANCE, Canary, TorchEngine
 from actor.settings import Settings
 
 __all__ = ["prove"]
+
+MIB = 1024**2
+SERVING_CONFIG = "semif-actor-fast-v1"
+"""In the place of SemIf's name for the way ``score_shared`` ran: it did not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What every proof of the engine may need."""
+
+    torch: Any
+    memory: DeviceMemory
+    settings: Settings
+    ledger: Ledger
 
 
 def prove(settings: Settings, ledger: Ledger) -> TorchEngine:
@@ -31,25 +64,38 @@ def prove(settings: Settings, ledger: Ledger) -> TorchEngine:
     Runs on the GPU thread, for half a minute or more. Raises ``ProofFailed``.
     """
     torch, memory = _prove_device(settings, ledger)
+    start = _Start(torch, memory, settings, ledger)
     loaded = _prove_weights(torch, memory, settings, ledger)
     binding = _prove_binding(ledger)
     with ledger.proof("template") as note:
         prove_template(binding, loaded.tokenizer, note)
     with ledger.proof("answer_slots") as note:
-        prove_answer_slots(binding, loaded.tokenizer, note)
-    scorer = ReferenceScorer(
+        letters = prove_answer_slots(binding, loaded.tokenizer, note)
+    reference = ReferenceScorer(
         binding, loaded.model, loaded.tokenizer, loaded.info, settings.max_tokens
     )
     with ledger.proof("decision") as note:
-        canary = prove_decision(scorer, note)
+        known = prove_decision(reference, note)
     with ledger.proof("state_prefix") as note:
-        prove_state_prefix(scorer, note)
+        prove_state_prefix(reference, note)
+    if settings.scorer == "fast":
+        return _prove_fast(start, reference, known, letters)
+    return _prove_reference(start, reference, known)
+
+
+def _prove_reference(
+    start: _Start, reference: ReferenceScorer, known: DecisionResult
+) -> TorchEngine:
+    """Prove what SemIf's own functions still need, and give the engine."""
+    settings, ledger, memory = start.settings, start.ledger, start.memory
     with ledger.proof("control_text") as note:
-        encoder = PromptEncoder(binding, loaded.tokenizer, tokens_max=settings.max_tokens)
+        encoder = PromptEncoder(
+            reference.binding, reference.tokenizer, tokens_max=settings.max_tokens
+        )
         prove_control_text(encoder, note)
     with ledger.proof("peak") as note:
         prove_peak(
-            scorer,
+            reference,
             encoder,
             memory,
             batch_tokens_max=settings.batch_tokens_max,
@@ -57,13 +103,70 @@ def prove(settings: Settings, ledger: Ledger) -> TorchEngine:
             note=note,
         )
     return TorchEngine(
-        torch=torch,
+        torch=start.torch,
         encoder=encoder,
-        reference=scorer,
+        reference=reference,
         memory=memory,
         batch_tokens_max=settings.batch_tokens_max,
         batch_rows_max=settings.batch_rows_max,
-        known=canary,
+        known=Canary(KNOWN, encoder.encode(EVIDENCE, QUESTION), known.option_logits),
+    )
+
+
+def _prove_fast(
+    start: _Start, reference: ReferenceScorer, known: DecisionResult, letters: tuple[int, ...]
+) -> TorchEngine:
+    """Prove the fast path against SemIf's own functions, and give the engine."""
+    settings, ledger, memory = start.settings, start.ledger, start.memory
+    with ledger.proof("control_text") as note:
+        encoder = PlainEncoder(
+            reference.binding, reference.tokenizer, tokens_max=settings.max_tokens
+        )
+        prove_plain_text(reference, encoder, note)
+    with ledger.proof("equality") as note:
+        reason = unsupported(reference.model)
+        if reason is not None:
+            raise Refuted(f"The fast scorer does not serve this model: {reason}. {INSTEAD}")
+        scorer = FastScorer(
+            reference.model,
+            head=encoder.head,
+            letters=letters,
+            batch_tokens_max=settings.batch_tokens_max,
+            batch_rows_max=settings.batch_rows_max,
+            cache_bytes_max=settings.prefix_cache_mib * MIB,
+        )
+        tolerance = LOGIT_TOLERANCE[reference.info.dtype]
+        prove_equality(reference, scorer, encoder, tolerance=tolerance, note=note)
+    with ledger.proof("peak") as note:
+        prove_fast_peak(
+            scorer,
+            encoder,
+            memory,
+            batch_tokens_max=settings.batch_tokens_max,
+            batch_rows_max=settings.batch_rows_max,
+            note=note,
+        )
+    info = msgspec.structs.replace(reference.info, serving_config=SERVING_CONFIG)
+    like = msgspec.structs.replace(known, model=info)
+    [shared], _ = reference.score_shared([KNOWN])
+    fast = FastBatches(
+        torch=start.torch,
+        memory=memory,
+        scorer=scorer,
+        softmax=reference.binding.softmax,
+        like_score=like,
+        like_shared=msgspec.structs.replace(shared, model=info),
+    )
+    prompt = encoder.encode(EVIDENCE, QUESTION)
+    return TorchEngine(
+        torch=start.torch,
+        encoder=encoder,
+        reference=reference,
+        memory=memory,
+        batch_tokens_max=settings.batch_tokens_max,
+        batch_rows_max=settings.batch_rows_max,
+        known=Canary(KNOWN, prompt, fast.logits(prompt)[: len(known.option_logits)]),
+        fast=fast,
     )
 
 

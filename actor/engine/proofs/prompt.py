@@ -19,7 +19,14 @@ from actor.engine.reference_scorer import ReferenceScorer
 from schemas.decision import OPTIONS_MAX, Option, State
 from schemas.errors import ControlText
 
-__all__ = ["prove_answer_slots", "prove_control_text", "prove_state_prefix", "prove_template"]
+__all__ = [
+    "ORDINARY_STATE",
+    "TEMPLATE_PROBES",
+    "prove_answer_slots",
+    "prove_control_text",
+    "prove_state_prefix",
+    "prove_template",
+]
 
 ORDINARY_STATE: State = {"message": "The parcel arrived on Tuesday and the box was open"}
 
@@ -35,8 +42,10 @@ TEMPLATE_PROBES: tuple[State, ...] = (
 """States that a template which trims, formats, escapes or cuts its content would change."""
 
 
-def prove_answer_slots(binding: Binding, tokenizer: Any, note: Note) -> None:
+def prove_answer_slots(binding: Binding, tokenizer: Any, note: Note) -> tuple[int, ...]:
     """Prove that the 16 letters are one round-trip token each, distinct and stable in place.
+
+    Gives their token ids.
 
     SemIf's own ``encode_prompt`` checks all of it for the letters of one row, against the
     template's tail; the tail is constant, so one row stands for all.
@@ -53,6 +62,7 @@ def prove_answer_slots(binding: Binding, tokenizer: Any, note: Note) -> None:
         raise Refuted(f"{OPTIONS_MAX} letters gave {len(set(slots))} distinct tokens.")
     note.detail = f"{OPTIONS_MAX} letters, one token each"
     note.fact("answer_slots", slots)
+    return tuple(slots)
 
 
 def prove_template(binding: Binding, tokenizer: Any, note: Note) -> None:
@@ -132,11 +142,11 @@ def prove_control_text(encoder: PromptEncoder, note: Note) -> None:
     SemIf encodes template and text as one, so a control token in a text would be obeyed. Each
     added token must be refused in a state, a question and a description; ordinary text must not.
     A token that JSON escapes (a line break of Gemma's) may also be accepted: its escaped text is
-    what the prompt then holds, and :meth:`PromptEncoder.tokens` found no control token in it.
+    what the prompt then holds, and :meth:`PromptEncoder.encode` found no control token in it.
     """
     options = (Option(id="yes", description="Yes"), Option(id="no", description="No"))
     plain = Question("probe", "Is it so?", options)
-    encoder.tokens(ORDINARY_STATE, plain)
+    encoder.encode(ORDINARY_STATE, plain)
     for text in encoder.control_tokens.values():
         held = f"before {text} after"
         bad_option = Option(id="yes", description=held)
@@ -147,7 +157,7 @@ def prove_control_text(encoder: PromptEncoder, note: Note) -> None:
             ("state", Question("probe", "Is it so?", (bad_option, options[1]))),
         ):
             try:
-                encoder.tokens(state, question)
+                encoder.encode(state, question)
             except ControlText:
                 continue
             if json.dumps(text, ensure_ascii=False) != f'"{text}"':

@@ -11,10 +11,9 @@ from actor.engine.encoding import PromptEncoder, row_of
 from actor.engine.ledger import Note, Refuted
 from actor.engine.memory import GIB, DeviceMemory
 from actor.engine.reference_scorer import ReferenceScorer
-from actor.engine.torch_engine import Canary
 from schemas.decision import Option
 
-__all__ = ["prove_decision", "prove_peak"]
+__all__ = ["EVIDENCE", "KNOWN", "QUESTION", "prove_decision", "prove_peak"]
 
 Row = dict[str, Any]
 
@@ -28,17 +27,17 @@ QUESTION = Question(
     ),
 )
 EVIDENCE = {"message": "I was charged twice and need a refund today."}
+KNOWN = row_of(EVIDENCE, QUESTION)
 OTHER_EVIDENCE = {"message": "I cannot log in since I changed my phone number."}
 SUM_TOLERANCE = 1e-6
 
 
-def prove_decision(scorer: ReferenceScorer, note: Note) -> Canary:
-    """Prove that a decision scores, and give it with its logits as the canary.
+def prove_decision(scorer: ReferenceScorer, note: Note) -> DecisionResult:
+    """Prove that a decision scores, and give its result: the known answer of :data:`KNOWN`.
 
     Finite, a distribution, not the same for every letter, and not the same for other evidence.
     """
-    row = row_of(EVIDENCE, QUESTION)
-    result = scorer.score(row)
+    result = scorer.score(KNOWN)
     other = scorer.score(row_of(OTHER_EVIDENCE, QUESTION))
     for each in (result, other):
         _check_distribution(each)
@@ -48,7 +47,7 @@ def prove_decision(scorer: ReferenceScorer, note: Note) -> Canary:
         raise Refuted("Two different states have equal logits: the model does not read them.")
     best = max(range(len(result.option_ids)), key=result.probabilities.__getitem__)
     note.detail = f"{result.option_ids[best]} {result.probabilities[best]:.3f}"
-    return Canary(row, result.option_logits)
+    return result
 
 
 def _check_distribution(result: DecisionResult) -> None:
@@ -98,13 +97,13 @@ def _longest_state(encoder: PromptEncoder, tokens_max: int, rows_max: int) -> li
     count = max(1, min(rows_max, tokens_max // encoder.tokens_max))
     state = "word" + " word" * _words_to(encoder.tokens_max, encoder)
     row = row_of(state, QUESTION)
-    encoder.tokens(state, QUESTION)  # its errors: a limit too small leaves nothing to prove
+    encoder.encode(state, QUESTION)  # its errors: a limit too small leaves nothing to prove
     return [row | {"id": f"row {index}"} for index in range(count)]
 
 
 def _longest_questions(encoder: PromptEncoder, tokens_max: int, rows_max: int) -> list[Row]:
     """Give as many rows as may be, each as long as they may then be, and no two of one length."""
-    base = encoder.tokens("word", QUESTION)
+    base = len(encoder.encode("word", QUESTION).ids)
     count = max(1, min(rows_max, tokens_max // base))
     words = _words_to(min(encoder.tokens_max, tokens_max // count), encoder)
     return [
@@ -116,6 +115,6 @@ def _longest_questions(encoder: PromptEncoder, tokens_max: int, rows_max: int) -
 
 def _words_to(tokens: int, encoder: PromptEncoder) -> int:
     """Give how often " word" goes into a prompt of ``tokens`` beside the canary's question."""
-    base = encoder.tokens("word", QUESTION)
-    ten_more = encoder.tokens("word" + " word" * 10, QUESTION) - base
+    base = len(encoder.encode("word", QUESTION).ids)
+    ten_more = len(encoder.encode("word" + " word" * 10, QUESTION).ids) - base
     return max((tokens - base) * 10 // ten_more - 1, 0)

@@ -16,21 +16,23 @@ from actor.engine.proofs import prove
 from actor.settings import Settings
 from schemas.health import ProofReport
 
-ORDER = (
-    *("device", "weights", "binding", "template", "answer_slots"),
-    *("decision", "state_prefix", "control_text", "peak"),
-)
+BEFORE = ("device", "weights", "binding", "template", "answer_slots", "decision", "state_prefix")
+ORDER = {
+    "reference": (*BEFORE, "control_text", "peak"),
+    "fast": (*BEFORE, "control_text", "equality", "peak"),
+}
 
 
+@pytest.mark.parametrize("scorer", ORDER)
 @pytest.mark.parametrize("family", ["tiny_llama", "tiny_qwen3", "tiny_qwen35", "demo_model"])
 def test_every_proof_passes_on_a_good_model(
-    family: str, proved: Callable[[Path], Any], request: pytest.FixtureRequest
+    family: str, scorer: str, proved: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:
     """Random models of each family and the real weights: each proof once, in order, passed."""
-    _, told = proved(request.getfixturevalue(family))
+    _, told = proved(request.getfixturevalue(family), scorer)
 
     ended = [(proof.name, proof.outcome) for proof in told if proof.outcome != "running"]
-    assert ended == [(name, "passed") for name in ORDER]
+    assert ended == [(name, "passed") for name in ORDER[scorer]]
     assert all(proof.detail for proof in told if proof.outcome == "passed")
 
 
@@ -83,5 +85,5 @@ def test_a_faulty_directory_stops_at_its_proof(
 
     assert caught.value.proof == proof
     ended = [(each.name, each.outcome) for each in told if each.outcome != "running"]
-    passed = ORDER[: ORDER.index(proof)]
+    passed = BEFORE[: BEFORE.index(proof)]
     assert ended == [*((name, "passed") for name in passed), (proof, "failed")]

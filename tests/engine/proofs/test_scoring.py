@@ -17,7 +17,7 @@ from actor.engine.loading import load
 from actor.engine.manifest import read_and_verify
 from actor.engine.memory import Device, DeviceMemory
 from actor.engine.prefix import install
-from actor.engine.proofs.scoring import prove_decision, prove_peak
+from actor.engine.proofs.scoring import KNOWN, prove_decision, prove_peak
 from actor.engine.reference_scorer import ReferenceScorer
 
 CPU = Device("cpu", "cpu", None, 0)
@@ -35,10 +35,10 @@ def scorer(tiny_llama: Path, bound: Binding) -> ReferenceScorer:
 
 def test_the_canary_is_semifs_answer(scorer: ReferenceScorer) -> None:
     """What is remembered is what SemIf gives for the same row."""
-    canary = prove_decision(scorer, Note({}))
+    known = prove_decision(scorer, Note({}))
 
-    expected = direct.score(scorer.model, scorer.tokenizer, canary.row, {}, TOKENS_MAX)
-    assert list(canary.logits) == expected["option_logits"]
+    expected = direct.score(scorer.model, scorer.tokenizer, KNOWN, {}, TOKENS_MAX)
+    assert list(known.option_logits) == expected["option_logits"]
 
 
 def test_constant_logits_are_refused(scorer: ReferenceScorer) -> None:

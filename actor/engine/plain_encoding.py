@@ -1,0 +1,135 @@
+"""INV-9: prompts in which the request's text is text, whatever it says.
+
+SemIf encodes template and text as one string, so ``<|im_end|>`` in an event would end the turn.
+Here the template's own parts keep their control tokens, and everything between them is encoded by
+a second tokenizer, made of the same file without its added tokens. Where a text names no added
+token the ids are SemIf's: proved at the start.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from actor.engine.base import Prompt, Question
+from actor.engine.binding import Binding
+from actor.engine.encoding import row_of
+from actor.engine.prefix import common_length, full_prompt_row, merge_prone_states
+from schemas.decision import State
+from schemas.errors import Invalid, TooLarge
+
+__all__ = ["PlainEncoder"]
+
+
+class PlainEncoder:
+    """Tokenises each prompt once. Safe on a thread of its own: nothing here is shared."""
+
+    def __init__(self, binding: Binding, tokenizer: Any, *, tokens_max: int) -> None:
+        self._direct_messages = binding.direct_messages
+        self._digest = binding.digest
+        self.tokens_max = tokens_max
+        self.control_tokens: dict[int, str] = {
+            token_id: str(token) for token_id, token in tokenizer.added_tokens_decoder.items()
+        }
+        whole: Tokenizer = tokenizer.backend_tokenizer
+        self._plain = without_added_tokens(whole)
+        before, after = _template_around(binding, tokenizer)
+        self._before, self._after = before, after
+        self._before_ids, self._before_text = self._after_last_control(whole, before)
+        self._after_ids, self._after_text = self._until_first_control(whole, after)
+        self.head = self._constant_head()
+        """Ids that begin every prompt, whatever the state."""
+
+    def encode(self, state: State, question: Question, *, at: str = "") -> Prompt:
+        """Give the prompt of one question.
+
+        Raises :class:`Invalid` (SemIf refuses the row) or :class:`TooLarge`. ``at`` is the
+        question's path in the request, dot included.
+        """
+        try:
+            prompt = self._encode(row_of(state, question))
+        except ValueError:
+            raise Invalid(
+                "SemIf does not take this decision.", field=at.rstrip(".") or None
+            ) from None
+        if len(prompt.ids) > self.tokens_max:
+            raise TooLarge(
+                "The prompt is too long and is never truncated",
+                size=len(prompt.ids),
+                limit=self.tokens_max,
+                unit="tokens",
+                field=at.rstrip(".") or None,
+            )
+        if prompt.ids[: len(self.head)] != self.head:
+            raise AssertionError("a prompt does not begin as every prompt does: a bug")
+        return prompt
+
+    def _encode(self, row: dict[str, Any]) -> Prompt:
+        payload = self._direct_messages(row)[-1]["content"]
+        encoding = self._plain.encode(
+            self._before_text + payload + self._after_text, add_special_tokens=False
+        )
+        ids = (*self._before_ids, *encoding.ids, *self._after_ids)
+        # Behind the state comes the constant `, "criterion": "`. Where exactly the cut lies is of
+        # no consequence for any answer: rows share work where their ids are equal, and only there.
+        constant = f', "criterion": {json.dumps(row["question"], ensure_ascii=False)}, "options": '
+        cut = payload.rindex(constant) + len(', "criterion": ')
+        token = encoding.char_to_token(len(self._before_text) + cut)
+        state_tokens = len(self.head) if token is None else len(self._before_ids) + token
+        return Prompt(ids, state_tokens, self._digest(f"{self._before}{payload}{self._after}"))
+
+    def _constant_head(self) -> tuple[int, ...]:
+        """Give what the prompts over states of every kind have in common."""
+        self.head = ()
+        states: list[State] = [{"a": 1}, [1], [[1]], [{"a": 1}], [None], "0", " ", "\n", "\\"]
+        prompts = [
+            self._encode(full_prompt_row(state)).ids for state in (*states, *merge_prone_states())
+        ]
+        first = list(prompts[0])
+        # One less: a state may begin with a mark that merges further back than any seen here.
+        shared = min(common_length(first, list(other)) for other in prompts[1:]) - 1
+        return tuple(first[: max(shared, 0)])
+
+    def _after_last_control(self, whole: Tokenizer, text: str) -> tuple[tuple[int, ...], str]:
+        """Cut behind the last control token: the ids up to it, and the text that is left."""
+        encoding = whole.encode(text, add_special_tokens=False)
+        for index in range(len(encoding.ids) - 1, -1, -1):
+            if encoding.ids[index] in self.control_tokens:
+                return tuple(encoding.ids[: index + 1]), text[encoding.offsets[index][1] :]
+        return (), text
+
+    def _until_first_control(self, whole: Tokenizer, text: str) -> tuple[tuple[int, ...], str]:
+        """Cut before the first control token: the ids from it on, and the text before it."""
+        encoding = whole.encode(text, add_special_tokens=False)
+        for index, token in enumerate(encoding.ids):
+            if token in self.control_tokens:
+                return tuple(encoding.ids[index:]), text[: encoding.offsets[index][0]]
+        return (), text
+
+
+def without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
+    """Give a tokenizer of the same file that knows no added token, not even by its vocabulary."""
+    data = json.loads(tokenizer.to_str())
+    added = {token["content"] for token in data["added_tokens"]}
+    data["added_tokens"] = []
+    data["post_processor"] = None
+    vocabulary = data["model"].get("vocab")
+    if isinstance(vocabulary, dict):
+        # A model with ``ignore_merges`` would find the whole word there.
+        data["model"]["vocab"] = {
+            text: token for text, token in vocabulary.items() if text not in added
+        }
+    data["truncation"] = data["padding"] = None
+    return Tokenizer.from_str(json.dumps(data))
+
+
+def _template_around(binding: Binding, tokenizer: Any) -> tuple[str, str]:
+    """Give what the chat template puts before and behind the payload; constant, as was proved."""
+    messages = binding.direct_messages(full_prompt_row("probe"))
+    prompt: str = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, enable_thinking=False
+    )
+    before, after = prompt.split(messages[-1]["content"])
+    return before, after
