@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 # times as long. One thread everywhere also keeps the sums in one order, so that results are equal
 # to the last bit.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ class BusClient:
         who = "any actor" if instance == "*" else instance
         text = f"no heartbeat of {who} within {timeout_s:g} s"
         if self.unreadable:
-            text += f"; {self.unreadable} messages there cannot be read"
+            text += f"; messages there that cannot be read: {self.unreadable}"
         raise NoAnswer(text)
 
 

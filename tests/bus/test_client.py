@@ -137,7 +137,7 @@ async def test_nothing_but_garbage_is_no_heartbeat(server: EmbeddedServer) -> No
             await publisher.publish("semif.v1.health.x", b"\xff")
             await publisher.flush()
 
-        with pytest.raises(NoAnswer, match=r"no heartbeat of x within 0.5 s; [1-9]\d* messages"):
+        with pytest.raises(NoAnswer, match=r"no heartbeat of x within 0.5 s; .* read: [1-9]"):
             await looking
     await publisher.close()
 

@@ -14,6 +14,8 @@ import msgspec
 import nats
 import pytest
 from actors import decision, run_actor
+from nats.aio.msg import Msg
+from rich.cells import cell_len
 
 from actor.bus.embedded import EmbeddedServer
 from schemas.codec import codec_for
@@ -98,6 +100,26 @@ def test_run_without_a_model_ends_with_2() -> None:
     assert "model import" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [["config"], ["run"], ["ping"]], ids=str)
+def test_a_broken_url_ends_every_command_with_2(arguments: list[str]) -> None:
+    """Before anything is tried, and without a word of the URL."""
+    done = semif_actor(*arguments, SEMIF_NATS_URL="nats://user:sekret@host:b:c")
+
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("settings: nats_url: server 1 of 1 is not ")
+    assert "sekret" not in done.stdout
+
+
+@pytest.mark.parametrize("url", ["nats://user:sekret@host:b:c", "http://x", "", ","])
+def test_a_broken_server_option_ends_a_command_with_2(url: str) -> None:
+    """The option is checked as the setting is."""
+    done = semif_actor("ping", "--server", url)
+
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.startswith("--server: server 1 of ")
+    assert "sekret" not in done.stdout
+
+
 def test_schema_writes_and_checks(tmp_path: Path) -> None:
     """What is written passes the check; a change does not."""
     assert semif_actor("schema", str(tmp_path)).returncode == 0
@@ -108,6 +130,20 @@ def test_schema_writes_and_checks(tmp_path: Path) -> None:
     done = semif_actor("schema", str(tmp_path), "--check")
     assert done.returncode == 1
     assert "heartbeat.json" in done.stdout
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "/dev/null", "/dev/null/x", "x" * 300])
+def test_a_target_that_cannot_be_made_is_one_line(place: str, tiny_llama: Path) -> None:
+    """For the contract and for a model: where, why, and what to do."""
+    revision = ("--revision", "c" * 40)
+    for done in (
+        semif_actor("schema", place),
+        semif_actor("model", "import", str(tiny_llama), f"{place}/y", *revision),
+    ):
+        assert (done.returncode, done.stderr) == (1, "")
+        [line] = done.stdout.splitlines()
+        assert place in line
+        assert line.endswith(". Name a place that can be read and written.")
 
 
 def test_model_import_says_why_it_refuses(tmp_path: Path) -> None:
@@ -239,6 +275,55 @@ async def test_ping_tells_ready_from_everything_else(server: EmbeddedServer) -> 
     await client.close()
 
 
+@pytest.mark.parametrize(
+    "instance",
+    ["a b", "a..b", "a.b", "a\n", "\n", ">", "", "**", "a*", "\u00e9", "x" * 129],
+    ids=repr,
+)
+def test_ping_refuses_what_is_no_instance(instance: str) -> None:
+    """As SEMIF_INSTANCE is: before it is part of a subject."""
+    done = semif_actor("ping", "--instance", instance, "--server", "nats://127.0.0.1:1")
+
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.startswith("--instance: must be 1 to 128 letters")
+
+
+@pytest.mark.parametrize("instance", ["*", "gpu-1", "A_9", "x" * 128])
+def test_ping_takes_what_is_an_instance(instance: str) -> None:
+    """The good side of the rule, and every actor; there is only no server."""
+    done = semif_actor("ping", "--instance", instance, "--server", "nats://127.0.0.1:1")
+
+    assert "no connection to NATS" in done.stdout
+
+
+async def test_garbage_on_the_bus_is_one_line(server: EmbeddedServer) -> None:
+    """Somebody else publishes heartbeats and answers requests; no traceback, exit code 1."""
+    client = await nats.connect(server.url)
+
+    async def respond(message: Msg) -> None:
+        await message.respond(b"\xff{")
+
+    await client.subscribe("semif.v1.score", cb=respond)
+    await client.flush()
+    await client.flush()
+
+    async def publish() -> None:
+        while True:
+            await client.publish("semif.v1.health.x", b"\xff{")
+            await asyncio.sleep(0.05)
+
+    publishing = asyncio.create_task(publish())
+    ping = ("ping", "--timeout-s", "1", "--server", server.url)
+    score = ("score", "--server", server.url, "--state", "x", "--question", "q", "--option", "a=A")
+    for arguments in (ping, (*ping, "--instance", "x"), score, (*score, "--json")):
+        code, output = await in_background(*arguments)
+        assert (code, output.count("\n")) == (1, 1), output
+        assert "cannot be read" in output
+    publishing.cancel()
+    await asyncio.gather(publishing, return_exceptions=True)
+    await client.close()
+
+
 def test_ping_without_a_server_fails() -> None:
     """A probe of an actor whose bus is gone is a failed probe."""
     assert semif_actor("ping", "--server", "nats://127.0.0.1:1").returncode == 1
@@ -253,10 +338,10 @@ def test_demo_without_a_model_says_how_to_make_one(tmp_path: Path) -> None:
 
 
 def test_demo_answers_and_stops_cleanly(demo_model: Path) -> None:
-    """A server, an actor, a dozen decisions, a drain: in one command, exit code 0."""
+    """A server, an actor, a dozen decisions, a drain, in 80 columns; it takes no settings."""
     done = subprocess.run(
         [sys.executable, "-m", "actor", "demo", "--model", str(demo_model)],
-        env=environment(),
+        env=environment(SEMIF_MAX_TOKEN="1") | {"COLUMNS": "80"},  # noqa: S106 - no password
         capture_output=True,
         text=True,
         timeout=280,
@@ -266,3 +351,4 @@ def test_demo_answers_and_stops_cleanly(demo_model: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for text in ("state_prefix", "route a ticket", "422 invalid", "exit code 0", "at rest"):
         assert text in done.stdout
+    assert max(map(cell_len, done.stdout.splitlines())) <= 80

@@ -29,7 +29,7 @@ from actor.cli.bench.context import Bench
 from actor.cli.bench.processes import INSTANT, running_actor
 from actor.cli.bench.records import BenchFailed, Figure, Record, compared, observed, percentile
 from actor.cli.bench.report import table_of, write_line
-from actor.cli.bench.traffic import Traffic, traffic_to
+from actor.cli.bench.traffic import Traffic, rate, traffic_to
 from actor.cli.bench.workload import (
     QUESTIONS,
     score_body,
@@ -101,6 +101,31 @@ def test_a_comparison_is_the_median_of_the_rounds(
 def test_a_figure_is_reached_at_its_limit(figure: Figure, reached: bool) -> None:
     """A figure's "at least" and "at most" include the number they name."""
     assert compared("m", "w", "s", [(1.0, 2.0)], by="speedup", figure=figure).reached is reached
+
+
+BATCHES = [t + ms / 1000 for t in (1.0, 4.0, 7.0, 10.0) for ms in range(3)]
+"""Three results every three seconds: one a second."""
+
+
+@pytest.mark.parametrize(
+    ("times_s", "start_s", "end_s", "expected"),
+    [
+        (BATCHES, 0.0, 6.5, 1.0),
+        (BATCHES, 0.0, 7.5, 1.0),
+        (BATCHES, 2.0, 9.9, 1.0),
+        (BATCHES[::-1], 0.0, 6.5, 1.0),
+        ([1.0, 2.0, 3.0, 4.0], 0.5, 4.0, 1.0),
+        ([1.0, 1.0], 0.0, 5.0, 0.5),
+        ([9.0], 0.0, 5.0, 0.0),
+        ([], 0.0, 5.0, 0.0),
+    ],
+    ids=["batches", "one more", "inner ones", "any order", "one by one", "a stop", "later", "none"],
+)
+def test_a_rate_does_not_cut_a_batch(
+    times_s: list[float], start_s: float, end_s: float, expected: float
+) -> None:
+    """Wherever the ends lie between batches, the rate is the same; silence at the end counts."""
+    assert rate(times_s, start_s, end_s) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,29 @@
-"""The demo's end: whatever stops it, nothing of it goes on running."""
+"""The demo: what it prints fits and can be pasted; whatever stops it, nothing goes on running."""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import nats
 import psutil
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from actor.bus.embedded import EmbeddedServer
+from actor.cli.demo import _add_row, _table, commands_for
+from actor.cli.samples import CONTROL_TEXT, SAMPLES, SHARED
+from schemas.decision import ScoreReply
+from schemas.errors import ErrorBody
+from schemas.examples import EXAMPLES
 
 START_TIMEOUT_S = 60.0
 
@@ -56,3 +71,82 @@ async def test_a_demo_that_is_told_to_stop_leaves_no_process_behind(
     assert process.returncode == 128 + 15, output
     assert b"Traceback" not in output
     assert running_with(tmp_path) == []
+
+
+def certain(option_ids: list[str]) -> ScoreReply:
+    """Give an answer of the widest figures: the first option is certain, and it took a minute."""
+    reply = EXAMPLES["score_reply"][""]
+    assert isinstance(reply, ScoreReply)
+    return msgspec.structs.replace(
+        reply,
+        option_ids=tuple(option_ids),
+        probabilities=(1.0, *[0.0] * (len(option_ids) - 1)),
+        choice=option_ids[0],
+        timing=msgspec.structs.replace(reply.timing, total_ms=60_000.0),
+    )
+
+
+def test_the_table_is_whole_at_80_columns() -> None:
+    """The width of a pipe: every border, every percentage and every duration can be read."""
+    decisions = [(s.title, s.question, list(s.options)) for s in (*SAMPLES, CONTROL_TEXT)]
+    decisions += [
+        (asked["id"], "shared", [option["id"] for option in asked["options"]])
+        for asked in msgspec.to_builtins(SHARED)["decisions"]
+    ]
+    table = _table()
+    for title, question, option_ids in decisions:
+        answer = certain(option_ids)
+        _add_row(table, title, question, answer, answer.timing)
+    message = "The actor cannot take more work now. " * 3
+    error = ErrorBody(code="overloaded", status=429, message=message, retryable=True)
+    _add_row(table, "t " * 40, "q" * 100, error)
+    console = Console(file=io.StringIO(), width=80)
+
+    console.print(table)
+
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert {cell_len(line) for line in lines} == {cell_len(lines[0])}
+    assert cell_len(lines[0]) <= 80
+    assert {line[-1] for line in lines} == set("\u2513\u2503\u2529\u2502\u2524\u2518")
+    text = "\n".join(lines)
+    assert text.count(" 100.0% ") == text.count(" 60000 ") == len(decisions)
+    assert text.count(" 0.0% ") == sum(len(ids) - 1 for _, _, ids in decisions)
+    assert text.count("\u2588" * 16) == len(decisions)
+
+
+@pytest.mark.parametrize("started_as", ["semif-actor", "module"])
+def test_the_command_to_paste_runs_in_any_folder(
+    started_as: str, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As printed, in a shell outside the virtual environment; only the actor is missing here."""
+    command = Path(sys.executable).with_name("semif-actor")
+    argv = os.path.relpath(command) if started_as == "semif-actor" else "actor/__main__.py"
+    monkeypatch.setattr(sys, "argv", [argv, "demo", "--stay"])
+
+    done = subprocess.run(
+        ["sh", "-c", commands_for(server.url)[0]],
+        env={"PATH": os.defpath},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, "no actor is ready" in done.stdout) == (1, True), done
+
+
+def test_commands_to_paste_are_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a blank and a quote in its name; a body of JSON."""
+    monkeypatch.setattr(sys, "argv", ["/a b/it's/semif-actor", "demo"])
+
+    ours, nats_line = commands_for("nats://127.0.0.1:1")
+
+    assert shlex.split(ours)[:4] == [
+        "/a b/it's/semif-actor",
+        "score",
+        "--server",
+        "nats://127.0.0.1:1",
+    ]
+    *words, body = shlex.split(nats_line)
+    assert words == ["nats", "--server", "nats://127.0.0.1:1", "request", "semif.v1.score"]
+    assert json.loads(body) == SAMPLES[1].request()

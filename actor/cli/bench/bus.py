@@ -7,7 +7,7 @@ from statistics import median
 from actor.cli.bench.context import Bench
 from actor.cli.bench.processes import INSTANT, running_actor, running_echo
 from actor.cli.bench.records import BenchFailed, Figure, Record, Round, compared
-from actor.cli.bench.traffic import Traffic, traffic_to
+from actor.cli.bench.traffic import ANSWERED, Traffic, traffic_to
 from actor.cli.bench.workload import score_body, short_rows
 
 __all__ = ["measure"]
@@ -62,11 +62,11 @@ async def _alone_ms(url: str, subject: str, payloads: list[bytes], count: int) -
     async with traffic_to(url, subject, payloads) as traffic:
         await traffic.one_at_a_time(count, within_s=REPLIES_WITHIN_S)
         _check(traffic, subject)
-        return median(traffic.latencies_s(200)) * 1000
+        return median(traffic.latencies_s(ANSWERED)) * 1000
 
 
 def _check(traffic: Traffic, subject: str) -> None:
     """A number over refusals or lost replies would mean nothing."""
     statuses = traffic.statuses()
-    if traffic.unanswered or set(statuses) != {200}:
+    if traffic.unanswered or set(statuses) != {ANSWERED}:
         raise BenchFailed(f"{subject}: {traffic.unanswered} unanswered, replies {dict(statuses)}")

@@ -6,7 +6,7 @@ import msgspec
 
 from actor.cli.bench.context import Bench
 from actor.cli.bench.records import BenchFailed, Figure, Record, compared, observed, percentile
-from actor.cli.bench.traffic import Traffic, traffic_to
+from actor.cli.bench.traffic import ANSWERED, Traffic, traffic_to
 from actor.cli.bench.workload import score_body, short_rows
 
 __all__ = ["measure"]
@@ -80,7 +80,7 @@ async def _capacity(bench: Bench, payloads: list[bytes], seconds: float) -> floa
         start_s, end_s = await traffic.closed_loop(in_flight=in_flight, seconds=seconds)
         await traffic.settle(within_s=_timeout_s(bench))
         rate = traffic.answered_per_s(start_s, end_s)
-        if not rate or set(traffic.statuses()) != {200}:
+        if not rate or set(traffic.statuses()) != {ANSWERED}:
             raise BenchFailed(f"no capacity to be had: replies {dict(traffic.statuses())}")
         return rate
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,8 +20,9 @@ from nats.aio.msg import Msg
 
 from schemas.subjects import ERROR_CODE_HEADER
 
-__all__ = ["Traffic", "traffic_to"]
+__all__ = ["ANSWERED", "Traffic", "rate", "traffic_to"]
 
+ANSWERED = 200
 TICK_S = 0.002
 """Between two looks at what is due: far below any latency that is measured."""
 
@@ -66,10 +68,9 @@ class Traffic:
         return Counter(code for replied, code in answered if replied)
 
     def answered_per_s(self, start_s: float, end_s: float) -> float:
-        """Give the rate of results (no errors) that came in a stretch of time."""
+        """Give the rate of results (no errors) in a stretch of time."""
         times = zip(self.replied_s, self.status, strict=True)
-        within = sum(code == 200 and start_s <= at < end_s for at, code in times)  # noqa: PLR2004
-        return within / (end_s - start_s)
+        return rate([at for at, code in times if at and code == ANSWERED], start_s, end_s)
 
     async def closed_loop(self, *, in_flight: int, seconds: float) -> tuple[float, float]:
         """Keep so many requests in flight; give the start and the end of the time measured."""
@@ -124,11 +125,25 @@ class Traffic:
             self._answered += 1
             # nats-server's "no responders" has a status and none of our headers.
             headers = message.headers or {}
-            code = headers.get(ERROR_CODE_HEADER) or headers.get("Status") or "200"
+            code = headers.get(ERROR_CODE_HEADER) or headers.get("Status") or ANSWERED
             self.status[number] = int(code)
         if now_s < self._go_on_until_s:
             await self._send()
         self._news.set()
+
+
+def rate(times_s: Sequence[float], start_s: float, end_s: float) -> float:
+    """Give the events per second between the first after ``start_s`` and the first after ``end_s``.
+
+    Results come a whole batch at once, seconds apart: a stretch with fixed ends would cut one, and
+    be wrong by as much as a batch. When nothing came after the end, it is the end.
+    """
+    ordered = sorted(times_s)
+    first, last = bisect_left(ordered, start_s), bisect_left(ordered, end_s)
+    if first == last:
+        return 0.0
+    until_s = ordered[last] if last < len(ordered) else end_s
+    return (last - first) / (until_s - ordered[first])
 
 
 @asynccontextmanager
