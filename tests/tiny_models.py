@@ -60,7 +60,7 @@ def make_tiny_llama(target: Path, tokenizer: Path) -> Path:
         bos_token_id=1,
         eos_token_id=2,
     )
-    return _make(target, tokenizer, config, transformers.LlamaForCausalLM)
+    return make_tiny(target, tokenizer, config, transformers.LlamaForCausalLM)
 
 
 def make_tiny_qwen3(target: Path, tokenizer: Path) -> Path:
@@ -77,7 +77,7 @@ def make_tiny_qwen3(target: Path, tokenizer: Path) -> Path:
         head_dim=16,
         max_position_embeddings=8192,
     )
-    return _make(target, tokenizer, config, transformers.Qwen3ForCausalLM)
+    return make_tiny(target, tokenizer, config, transformers.Qwen3ForCausalLM)
 
 
 def make_tiny_qwen35(target: Path, tokenizer: Path) -> Path:
@@ -98,12 +98,13 @@ def make_tiny_qwen35(target: Path, tokenizer: Path) -> Path:
         linear_value_head_dim=8,
         max_position_embeddings=8192,
     )
-    made = _make(target, tokenizer, config, transformers.Qwen3_5ForCausalLM)
+    made = make_tiny(target, tokenizer, config, transformers.Qwen3_5ForCausalLM)
     (made / "chat_template.jinja").write_text(QWEN35_TEMPLATE, encoding="utf-8")
     return seal(made)
 
 
-def _make(target: Path, tokenizer: Path, config: Any, model_class: Any) -> Path:
+def make_tiny(target: Path, tokenizer: Path, config: Any, model_class: Any) -> Path:
+    """Give random weights of a configuration over a tokenizer."""
     import torch
 
     torch.manual_seed(7)

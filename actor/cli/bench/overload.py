@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from actor.cli.bench.context import Bench
@@ -35,13 +37,17 @@ async def measure(bench: Bench) -> list[Record]:
         start_s, end_s = await traffic.open_loop(per_s=offered, seconds=bench.overload_s)
         await traffic.settle(within_s=_timeout_s(bench))
     bench.tell(f"overload, capacity again for {capacity_s:.0f} s")
-    after = await _capacity(bench, payloads, capacity_s)
+    try:
+        after = await _capacity(bench, payloads, capacity_s)
+    except BenchFailed:
+        after = math.nan  # the replies are counted, and worth more than this
     goodput = traffic.answered_per_s(start_s, end_s)
     return [_goodput(goodput, before, after), *_refusals(traffic, offered, bench.overload_s)]
 
 
 def _goodput(goodput: float, before: float, after: float) -> Record:
     note = f"capacity before {before:.1f}, after {after:.1f} requests/s; their mean is the baseline"
+    # A NaN reaches no figure: without the second capacity nothing is claimed.
     rounds = [(goodput, (before + after) / 2)]
     what = f"goodput at {FACTOR} times the capacity"
     return compared(NAME, what, "requests/s", rounds, by="share", figure=GOODPUT, note=note)

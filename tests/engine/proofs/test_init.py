@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from tiny_models import copy_of
+from tiny_models import copy_of, make_tiny
 
 from actor.engine.base import ProofFailed
 from actor.engine.ledger import Ledger
@@ -47,6 +48,32 @@ def rewrite_letter(folder: Path) -> None:
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
     tokenizer["normalizer"] = {"type": "Replace", "pattern": {"String": "A"}, "content": "AA"}
     path.write_text(json.dumps(tokenizer), encoding="utf-8")
+
+
+def test_a_family_nobody_checked_stops_the_fast_scorer_and_not_the_reference(
+    tmp_path: Path, demo_model: Path
+) -> None:
+    """A random Mistral: INV-3, it is said and not guessed; SemIf's own functions serve it."""
+    import transformers
+
+    config = transformers.MistralConfig(
+        vocab_size=49_152,
+        hidden_size=48,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        sliding_window=None,
+    )
+    model = make_tiny(tmp_path / "mistral", demo_model, config, transformers.MistralForCausalLM)
+    settings = Settings(model=model, device="cpu", max_tokens=512, batch_tokens_max=512)
+
+    with pytest.raises(ProofFailed, match=r"model type mistral.*SEMIF_SCORER=reference") as caught:
+        prove(settings, Ledger(lambda _proof: None))
+
+    assert caught.value.proof == "equality"
+    reference = msgspec.structs.replace(settings, scorer="reference")
+    assert prove(reference, Ledger(lambda _proof: None)).scorer == "reference"
 
 
 def fill_head(value: float) -> Callable[[Path], None]:
