@@ -7,13 +7,13 @@ every exception becomes one here, and nowhere else.
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import structlog
 
-from actor.engine.base import Engine, Prepared, Work
+from actor.engine.base import Engine
 from actor.scheduling.admission import Admission
+from actor.scheduling.prepare_thread import PrepareThread
 from actor.scheduling.scheduler import Scheduler
 from actor.settings import Settings
 from actor.telemetry.meter import Meter
@@ -57,12 +57,11 @@ class Handler:
         self._meter = meter
         self._served_by = ServedBy(instance=settings.instance, scorer=engine.scorer, proof=proof)
         self._loop = asyncio.get_running_loop()
-        # One worker: more would only take turns at the interpreter and at the tokenizer.
-        self._encoder = ThreadPoolExecutor(max_workers=1, thread_name_prefix="encode")
+        self._encoder = PrepareThread(engine.prepare)
 
     def close(self) -> None:
         """Let the worker thread go."""
-        self._encoder.shutdown(wait=False, cancel_futures=True)
+        self._encoder.close()
 
     async def handle(self, incoming: Incoming) -> Reply:
         """Answer one request. Raises nothing; a cancellation answers ``draining``."""
@@ -92,13 +91,14 @@ class Handler:
         return self._refuse(error, codec_for(None))
 
     async def _answer(self, incoming: Incoming, codec: Codec[Any]) -> Reply:
-        deadline_s = incoming.received_s + read_timeout_s(incoming.headers, self._settings)
+        timeout_s = read_timeout_s(incoming.headers, self._settings)
+        deadline_s = incoming.received_s + timeout_s
         # Before the body is read: a refusal must stay cheap, or an overload feeds itself.
-        with self._admission.permit(len(incoming.payload)):
+        with self._admission.permit(len(incoming.payload), within_s=timeout_s):
             work = read_work(incoming, codec, self._settings)
             async with asyncio.timeout_at(deadline_s):
                 started_s = self._loop.time()
-                prepared = await self._loop.run_in_executor(self._encoder, self._prepare, work)
+                prepared = await self._encoder.prepare(work)
                 encode_ms = (self._loop.time() - started_s) * 1000
                 with self._admission.permit_tokens(prepared.tokens):
                     answer = await self._scheduler.answer(prepared, caller=incoming.caller)
@@ -117,19 +117,6 @@ class Handler:
             else answer_to_score(scores, timing, self._served_by)
         )
         return answer_reply(record, codec, reply_bytes_max=incoming.reply_bytes_max)
-
-    def _prepare(self, work: Work) -> Prepared:
-        """Prepare on the worker thread; everything unforeseen becomes an ordinary exception.
-
-        A panic in the tokenizer's Rust is a ``BaseException``, a ``StopIteration`` cannot cross
-        into a future, and a ``TimeoutError`` from below would read as the caller's deadline.
-        """
-        try:
-            return self._engine.prepare(work)
-        except SemifError:
-            raise
-        except BaseException as error:
-            raise RuntimeError("the engine could not prepare the request") from error
 
     def _refuse(self, error: SemifError, codec: Codec[Any]) -> Reply:
         self._meter.refused[error.code] += 1

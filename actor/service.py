@@ -65,13 +65,14 @@ async def serve(settings: Settings, prove: Prove = _prove_engine) -> Exit:
     process = _Process(settings)
     try:
         await process.unless_stopped(process.connection.open())
-        await process.heartbeat.publish()
+        await process.beat()
         heartbeats = asyncio.create_task(process.heartbeat.run(), name="heartbeats")
+        process.heartbeats = heartbeats
         try:
             return await process.run(prove)
         finally:
             await _end(heartbeats)
-            await process.heartbeat.publish()
+            await process.beat()
     except BusLost as error:
         _log.error("no connection to NATS", reason=str(error))
         return Exit.BUS_LOST
@@ -99,6 +100,7 @@ class _Process:
             self.connection,
             lambda sequence: self.life.heartbeat(sequence, reconnects=self.connection.reconnects),
         )
+        self.heartbeats: asyncio.Task[None] | None = None
         self.gpu = GpuThread()
         self.loop = asyncio.get_running_loop()
         self.ledger = Ledger(self._on_proof)
@@ -157,10 +159,13 @@ class _Process:
         task = asyncio.ensure_future(work)
         stop = asyncio.create_task(self.stop.wait())
         lost = asyncio.create_task(self.connection.lost.wait())
+        watched = {task, stop, lost, *filter(None, [self.heartbeats])}
         try:
-            await asyncio.wait({task, stop, lost}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
+            if self.heartbeats is not None and self.heartbeats.done():
+                self.heartbeats.result()  # they end by a bug alone: raise it, silence is no answer
             if lost.done():
                 raise BusLost
             raise _Stop
@@ -178,6 +183,13 @@ class _Process:
         _log.error("not serving", exit_code=int(code), reason=reason)
         self.enter(State.FAILED, reason)
         return code
+
+    async def beat(self) -> None:
+        """Publish the first or the last heartbeat; what keeps it must not hide the exit code."""
+        try:
+            await self.heartbeat.publish()
+        except Exception:  # noqa: BLE001 - see above
+            _log.exception("no heartbeat: a bug")
 
     async def close(self) -> None:
         """End what lives from the first second."""

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine
 
-from actor.engine.base import DecisionResult, Scores
+from actor.engine.base import DecisionResult, Scores, Work
 from actor.handler import Handler
 from actor.scheduling.admission import Admission
 from actor.scheduling.batcher import Batcher
@@ -371,7 +371,7 @@ async def test_callers_take_turns(make: Make) -> None:
     tasks += [asyncio.create_task(rig.handle(request("b"), caller="b"))]
     await asyncio.sleep(0)
     # Behind all of them on the one worker: now they are encoded, and wait.
-    await asyncio.get_running_loop().run_in_executor(rig.handler._encoder, int)
+    await rig.handler._encoder.prepare(Work(False, "last", (), ()))
     engine.gate.set()
     await asyncio.gather(*tasks)
 

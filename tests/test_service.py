@@ -403,6 +403,28 @@ batcher.Batcher.next_batch = next_batch
     assert failed.reason == "a bug: ZeroDivisionError"
 
 
+@pytest.mark.parametrize("state", ["proving", "ready"])
+async def test_an_actor_that_cannot_tell_its_health_ends(
+    server: EmbeddedServer, tiny_llama: Path, tmp_path: Path, state: str
+) -> None:
+    """A bug under the heartbeat is no silence with an actor behind it: exit 4."""
+    code = f"""
+import actor.life as life
+real = life.Life.heartbeat
+def heartbeat(self, *arguments, **options):
+    beat = real(self, *arguments, **options)
+    if beat.state == "{state}":
+        raise ZeroDivisionError
+    return beat
+life.Life.heartbeat = heartbeat
+"""
+    settings = patched(tmp_path / "patch", code)
+    async with run_actor(server, tiny_llama, tmp_path, settings=settings) as actor:
+        assert await actor.exit_code() == 4, actor.log_text()
+        failed = await actor.until("failed")
+    assert failed.reason == "a bug: ZeroDivisionError"
+
+
 async def test_a_canary_that_sings_another_song_exits_4(
     server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
 ) -> None:

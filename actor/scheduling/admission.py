@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,8 @@ from schemas.errors import Overloaded
 __all__ = ["Admission"]
 
 RETRY_AFTER_MS_MIN = 10
+DEADLINE_SHARE = 0.8
+"""A request is let in when the queue takes less than this share of its time: rates vary."""
 RATE_WEIGHT = 0.2
 """Weight of the newest batch in the running means."""
 
@@ -33,8 +36,11 @@ class Admission:
         self._seconds_a_token = 0.0
 
     @contextmanager
-    def permit(self, nbytes: int) -> Iterator[None]:
+    def permit(self, nbytes: int, *, within_s: float = math.inf) -> Iterator[None]:
         """Hold room for one request of ``nbytes``; raises :class:`Overloaded` when there is none.
+
+        Nor is one let in behind a queue that takes longer than ``within_s``, the time it has: it
+        would take a place, and perhaps the model's time, for an answer that comes too late.
 
         A request larger than ``bytes_max`` is let in when nothing else is there: it could never
         enter otherwise, and a caller told to retry would retry for ever.
@@ -45,6 +51,9 @@ class Admission:
             raise self.refusal("The queue is full by size", self.bytes_max, "bytes")
         if self.tokens >= self.tokens_max:  # whatever it holds: refused before it is encoded
             raise self.refusal("The queue is full by tokens", self.tokens_max, "tokens")
+        if self.jobs and self.wait_s() > within_s * DEADLINE_SHARE:
+            limit_ms = round(within_s * 1000)
+            raise self.refusal("The queue takes longer than the deadline allows", limit_ms, "ms")
         self.jobs += 1
         self.bytes += nbytes
         try:
@@ -70,18 +79,21 @@ class Admission:
             self.tokens -= tokens
 
     def refusal(self, what: str, limit: int, unit: str) -> Overloaded:
-        """Give the refusal, with the time that the present queue will take.
-
-        A request counts by its tokens; one that is not encoded yet counts as the mean request.
-        """
-        unread = self.jobs - self._encoded
-        wait_s = self.tokens * self._seconds_a_token + unread * self._seconds_each
+        """Give the refusal, with the time that the present queue will take."""
         return Overloaded(
             what,
             limit=limit,
             unit=unit,
-            retry_after_ms=max(round(wait_s * 1000), RETRY_AFTER_MS_MIN),
+            retry_after_ms=max(round(self.wait_s() * 1000), RETRY_AFTER_MS_MIN),
         )
+
+    def wait_s(self) -> float:
+        """Give the seconds that the present queue will take, by the rate that was measured.
+
+        A request counts by its tokens; one that is not encoded yet counts as the mean request.
+        """
+        unread = self.jobs - self._encoded
+        return self.tokens * self._seconds_a_token + unread * self._seconds_each
 
     def observe(self, seconds: float, *, jobs: int, tokens: int) -> None:
         """Learn how long the model took for a batch."""

@@ -23,6 +23,7 @@ def served(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     folder = tmp_path_factory.mktemp("answers")
     settings = {
         "SEMIF_MAX_TOKENS": str(TOKENS_MAX),
+        "SEMIF_BATCH_TOKENS_MAX": "8192",  # a request cut into groups is rounded otherwise
         "SEMIF_TIMEOUT_MS_DEFAULT": "300000",  # all 200 wait in the queue at once
     }
     with serving(demo_model, folder, settings=settings) as running:

@@ -10,15 +10,18 @@ from typing import Any
 
 import nats
 import pytest
-from actors import Served, ask, decision, serving
+from actors import Served, ask, decision, run_actor, serving
 from reference import SemIf, refused_by_semif_alone
+
+from actor.bus.embedded import embedded_server
+from actor.engine.prefix import merge_prone_states
 
 
 async def every_state_is_answered(url: str, states: list[Any]) -> None:
-    """Ask score_shared over each state, eight at a time, and check that each is scored."""
+    """Ask score_shared over each state, 64 at a time, and check that each is scored."""
     client = await nats.connect(url)
     question = {key: decision()[key] for key in ("question", "options")}
-    waiting = asyncio.Semaphore(8)
+    waiting = asyncio.Semaphore(64)
 
     async def outcome(state: Any) -> str:
         async with waiting:
@@ -33,19 +36,18 @@ async def every_state_is_answered(url: str, states: list[Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Give an actor on the demo model."""
-    with serving(demo_model, tmp_path_factory.mktemp("family")) as running:
+def served_smollm2(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Give an actor as it comes: SmolLM2's weights and the fast scorer."""
+    settings = {"SEMIF_SCORER": "fast"}
+    with serving(demo_model, tmp_path_factory.mktemp("smollm2"), settings=settings) as running:
         yield running
 
 
 @pytest.mark.timeout(900)
 async def test_every_merge_prone_state_is_answered_with_smollm2(
-    served: Served, demo_model: Path
+    served_smollm2: Served, demo_model: Path
 ) -> None:
     """SemIf alone refuses at least 20 of the family; over the bus all are answered."""
-    from actor.engine.prefix import merge_prone_states
-
     semif = SemIf(demo_model)
     states = list(merge_prone_states())
     refused = refused_by_semif_alone(semif.tokenizer, states)
@@ -61,27 +63,23 @@ async def test_every_merge_prone_state_is_answered_with_smollm2(
     finally:
         shared._state_prefix = own
 
-    await every_state_is_answered(served.url, states)
-
-
-@pytest.fixture(scope="module")
-def served_qwen3(tiny_qwen3: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Give an actor on a random Qwen3 with the real Qwen3 tokenizer."""
-    with serving(tiny_qwen3, tmp_path_factory.mktemp("qwen3")) as running:
-        yield running
+    await every_state_is_answered(served_smollm2.url, states)
 
 
 @pytest.mark.timeout(900)
-async def test_every_merge_prone_state_is_answered_with_qwen3s_tokenizer(
-    served_qwen3: Served, tiny_qwen3: Path
+@pytest.mark.parametrize("model", ["tiny_llama", "tiny_qwen3"])
+async def test_every_merge_prone_state_is_answered_by_semifs_own_score_shared(
+    model: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Other merges, other states: the same holds for Qwen3's tokenizer."""
+    """With the wrapper, behind SmolLM2's tokenizer and Qwen3's: other merges, other states."""
     import transformers
 
-    from actor.engine.prefix import merge_prone_states
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_qwen3, local_files_only=True)
+    folder: Path = request.getfixturevalue(model)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     states = list(merge_prone_states())
     assert len(refused_by_semif_alone(tokenizer, states)) >= 20
 
-    await every_state_is_answered(served_qwen3.url, states)
+    with embedded_server(tmp_path) as server:
+        async with run_actor(server, folder, tmp_path) as actor:
+            await actor.until("ready")
+            await every_state_is_answered(server.url, states)

@@ -156,3 +156,21 @@ def test_before_anything_is_measured_a_retry_waits_a_little() -> None:
     queue = admission(jobs_max=1)
     with queue.permit(1):
         assert (refused(queue).retry_after_ms or 0) >= 10
+
+
+def test_a_queue_longer_than_the_deadline_refuses_at_once() -> None:
+    """By hand: a second a token, 8 tokens held: who has 10 s is let in, who has 9 s is not."""
+    admission = Admission(jobs_max=9, bytes_max=100, tokens_max=100)
+    admission.observe(4.0, jobs=1, tokens=4)
+
+    with admission.permit(1, within_s=0.1), admission.permit_tokens(8):
+        with admission.permit(1, within_s=10.0), admission.permit_tokens(0):
+            pass
+        with pytest.raises(Overloaded) as caught, admission.permit(1, within_s=9.0):
+            pass
+
+    assert caught.value.retry_after_ms == 8000
+    assert str(caught.value) == (
+        "The queue takes longer than the deadline allows, the limit is 9000 ms."
+    )
+    assert (admission.jobs, admission.tokens) == (0, 0)
