@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -240,3 +241,20 @@ def patched(folder: Path, code: str) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
     return {"PYTHONPATH": str(folder)}
+
+
+SLOW_SCORE = """
+import time
+import semif_phase1.direct as direct
+real = direct.score
+def score(model, tokenizer, row, metadata, max_tokens):
+    time.sleep(0.1)
+    return real(model, tokenizer, row, metadata, max_tokens)
+direct.score = score
+"""
+
+
+def subscriptions_in(trace: Path) -> list[str]:
+    """Give every SUB that the server has ever read, but those of the test's own client."""
+    lines = re.findall(r"<<- \[SUB (\S+)", trace.read_text(encoding="utf-8"))
+    return [subject for subject in lines if not subject.startswith(("semif.v1.health.", "_INBOX"))]

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import nats.errors
 import pytest
-from actors import ask, connections_of, decision, error_of, patched, run_actor
-from tiny_models import REVISION, copy_of, seal
+from actors import (
+    SLOW_SCORE,
+    ask,
+    connections_of,
+    decision,
+    error_of,
+    patched,
+    run_actor,
+)
+from tiny_models import REVISION, seal
 
 from actor.bus.embedded import EmbeddedServer
-
-SLOW_SCORE = """
-import time
-import semif_phase1.direct as direct
-real = direct.score
-def score(model, tokenizer, row, metadata, max_tokens):
-    time.sleep(0.1)
-    return real(model, tokenizer, row, metadata, max_tokens)
-direct.score = score
-"""
-
-
-def subscriptions_in(trace: Path) -> list[str]:
-    """Give every SUB that the server has ever read, but those of the test's own client."""
-    lines = re.findall(r"<<- \[SUB (\S+)", trace.read_text(encoding="utf-8"))
-    return [subject for subject in lines if not subject.startswith(("semif.v1.health.", "_INBOX"))]
 
 
 async def test_nothing_is_subscribed_before_every_proof_has_passed(
@@ -91,180 +81,6 @@ async def test_equal_starts_have_equal_proofs_and_replies_carry_them(
             assert await actor.stop() == 0
 
     assert hashes[0] == hashes[1] != hashes[2]
-
-
-def flip_a_byte(folder: Path) -> None:
-    """Flip one bit in the middle of the weights."""
-    path = folder / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def with_tensors(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
-    """Give a change of a model directory that rewrites its tensors."""
-
-    def rewrite(folder: Path) -> None:
-        import safetensors.torch
-
-        path = folder / "model.safetensors"
-        tensors = safetensors.torch.load_file(path)
-        change(tensors)
-        safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
-
-    return rewrite
-
-
-def drop_tensor(tensors: dict[str, Any]) -> None:
-    """Take one tensor away."""
-    del tensors["model.layers.1.mlp.up_proj.weight"]
-
-
-def zero_head(tensors: dict[str, Any]) -> None:
-    """Make every logit zero."""
-    tensors["lm_head.weight"].zero_()
-
-
-def nan_norm(tensors: dict[str, Any]) -> None:
-    """Make every logit NaN."""
-    tensors["model.norm.weight"].fill_(float("nan"))
-
-
-def with_template(change: Callable[[str], str]) -> Callable[[Path], None]:
-    """Give a change of a model directory that rewrites its chat template."""
-
-    def rewrite(folder: Path) -> None:
-        path = folder / "chat_template.jinja"
-        text = path.read_text(encoding="utf-8")
-        changed = change(text)
-        assert changed != text
-        path.write_text(changed, encoding="utf-8")
-
-    return rewrite
-
-
-def two_tokens_for_a(folder: Path) -> None:
-    """Make the tokenizer read every A as two of them."""
-    path = folder / "tokenizer.json"
-    tokenizer = json.loads(path.read_text(encoding="utf-8"))
-    tokenizer["normalizer"] = {"type": "Replace", "pattern": {"String": "A"}, "content": "AA"}
-    path.write_text(json.dumps(tokenizer), encoding="utf-8")
-
-
-CONTENT = "message['content']"
-
-BAD_MODELS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a missing tensor": (with_tensors(drop_tensor), "weights"),
-    "no chat template": (lambda folder: (folder / "chat_template.jinja").unlink(), "template"),
-    "a template that drops the payload": (
-        with_template(lambda text: text.replace(CONTENT, "'hello'")),
-        "template",
-    ),
-    "a template that trims the payload": (
-        with_template(lambda text: text.replace(CONTENT, CONTENT + "[:300]")),
-        "template",
-    ),
-    "a template that collapses spaces": (
-        with_template(lambda text: text.replace(CONTENT, CONTENT + ".split()|join(' ')")),
-        "template",
-    ),
-    "letters that are not single tokens": (two_tokens_for_a, "answer_slots"),
-    "constant logits": (with_tensors(zero_head), "decision"),
-    "logits that are not finite": (with_tensors(nan_norm), "decision"),
-}
-
-
-async def refuses_to_start(
-    server: EmbeddedServer,
-    model: Path,
-    folder: Path,
-    proof: str,
-    settings: dict[str, str] | None = None,
-) -> str:
-    """Check an exit with 3, a heartbeat that names the proof, and no subscription ever made."""
-    async with run_actor(server, model, folder, settings=settings) as actor:
-        assert await actor.exit_code() == 3, actor.log_text()
-        await actor.client.flush()
-        failed = await actor.until("failed")
-    assert failed.proofs[-1].name == proof
-    assert failed.proofs[-1].outcome == "failed"
-    assert failed.reason is not None
-    assert failed.reason.startswith(f"{proof}: ")
-    assert "PUB semif.v1.health.test" in server.log.read_text(encoding="utf-8")
-    assert subscriptions_in(server.log) == []
-    return failed.reason
-
-
-@pytest.mark.parametrize("name", BAD_MODELS)
-async def test_a_bad_model_is_never_served(
-    traced_server: EmbeddedServer, tiny_llama: Path, tmp_path: Path, name: str
-) -> None:
-    """Each fault of a model or its tokenizer stops the start at the proof that is about it."""
-    change, proof = BAD_MODELS[name]
-    model = copy_of(tiny_llama, tmp_path / "model", change)
-
-    await refuses_to_start(traced_server, model, tmp_path, proof)
-
-
-async def test_a_flipped_byte_is_noticed(
-    traced_server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
-) -> None:
-    """Weights that are not those that were imported are not loaded."""
-    model = tmp_path / "model"
-    shutil.copytree(tiny_llama, model)
-    flip_a_byte(model)
-
-    reason = await refuses_to_start(traced_server, model, tmp_path, "weights")
-
-    assert "model.safetensors" in reason
-
-
-async def test_another_revision_is_refused(
-    traced_server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
-) -> None:
-    """The revision asked for and the manifest's must be equal."""
-    other = "f" * 40
-
-    reason = await refuses_to_start(
-        traced_server, tiny_llama, tmp_path, "weights", {"SEMIF_REVISION": other}
-    )
-
-    assert other in reason
-    assert REVISION in reason
-
-
-async def test_a_device_that_is_not_there_is_refused(
-    traced_server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
-) -> None:
-    """An actor told to use a card never falls back to the CPU."""
-    await refuses_to_start(
-        traced_server, tiny_llama, tmp_path, "device", {"SEMIF_DEVICE": "cuda:63"}
-    )
-
-
-async def test_a_renamed_hook_is_refused(
-    traced_server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
-) -> None:
-    """SemIf without _state_prefix is not the SemIf that is wrapped."""
-    code = "import semif_phase1.shared as s\ns._renamed = s._state_prefix\ndel s._state_prefix\n"
-    settings = patched(tmp_path / "patch", code)
-
-    await refuses_to_start(traced_server, tiny_llama, tmp_path, "binding", settings)
-
-
-async def test_a_function_with_other_globals_is_refused(
-    traced_server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
-) -> None:
-    """A score_shared that would not see the wrapper is not used."""
-    code = (
-        "import types, semif_phase1.shared as s\n"
-        "f = s.score_shared\n"
-        "s.score_shared = types.FunctionType(f.__code__, dict(vars(s)), f.__name__, f.__defaults__)"
-        "\n"
-    )
-    settings = patched(tmp_path / "patch", code)
-
-    await refuses_to_start(traced_server, tiny_llama, tmp_path, "binding", settings)
 
 
 async def test_a_denied_subscription_is_refused(tiny_llama: Path, tmp_path: Path) -> None:
@@ -354,108 +170,6 @@ async def test_sigterm_while_proving_is_a_clean_stop(
         await actor.until("proving")
 
         assert await actor.stop() == 0, actor.log_text()
-
-
-async def test_the_end_of_the_gpu_thread_fails_all_and_exits_4(
-    server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
-) -> None:
-    """A dead thread answers nobody, so everybody is told, and a supervisor restarts."""
-    code = SLOW_SCORE.replace(
-        "    return real",
-        "    if row['state'] == 'die': raise SystemExit\n    return real",
-    )
-    settings = patched(tmp_path / "patch", code)
-    async with run_actor(server, tiny_llama, tmp_path, settings=settings) as actor:
-        await actor.until("ready")
-        states = ["die", *(f"waiting {n}" for n in range(5))]
-        replies = await asyncio.gather(*(ask(actor.client, decision(s)) for s in states))
-
-        assert await actor.exit_code() == 4, actor.log_text()
-        failed = await actor.until("failed")
-    codes = Counter(error_of(reply)["code"] for reply in replies)
-    assert codes == {"scoring_failed": 1, "draining": 5}
-    assert failed.reason == "the GPU thread has ended"
-
-
-async def test_a_bug_in_the_scheduler_fails_all_and_exits_4(
-    server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
-) -> None:
-    """What nobody foresaw still has an exit code, a heartbeat and a reply."""
-    code = """
-import actor.scheduling.batcher as batcher
-real = batcher.Batcher.next_batch
-def next_batch(self):
-    jobs = real(self)
-    if any(job.prepared.work.state == "trigger" for job in jobs):
-        raise ZeroDivisionError("a secret")
-    return jobs
-batcher.Batcher.next_batch = next_batch
-"""
-    settings = patched(tmp_path / "patch", code)
-    async with run_actor(server, tiny_llama, tmp_path, settings=settings) as actor:
-        await actor.until("ready")
-
-        reply = await ask(actor.client, decision("trigger"))
-
-        assert await actor.exit_code() == 4, actor.log_text()
-        failed = await actor.until("failed")
-    assert error_of(reply)["status"] in {500, 503}
-    assert failed.reason == "a bug: ZeroDivisionError"
-
-
-@pytest.mark.parametrize("state", ["proving", "ready"])
-async def test_an_actor_that_cannot_tell_its_health_ends(
-    server: EmbeddedServer, tiny_llama: Path, tmp_path: Path, state: str
-) -> None:
-    """A bug under the heartbeat is no silence with an actor behind it: exit 4."""
-    code = f"""
-import actor.life as life
-real = life.Life.heartbeat
-def heartbeat(self, *arguments, **options):
-    beat = real(self, *arguments, **options)
-    if beat.state == "{state}":
-        raise ZeroDivisionError
-    return beat
-life.Life.heartbeat = heartbeat
-"""
-    settings = patched(tmp_path / "patch", code)
-    async with run_actor(server, tiny_llama, tmp_path, settings=settings) as actor:
-        assert await actor.exit_code() == 4, actor.log_text()
-        failed = await actor.until("failed")
-    assert failed.reason == "a bug: ZeroDivisionError"
-
-
-async def test_a_canary_that_sings_another_song_exits_4(
-    server: EmbeddedServer, tiny_llama: Path, tmp_path: Path
-) -> None:
-    """A model whose answers have changed since the start is not served any more."""
-    code = """
-import semif_phase1.direct as direct
-real = direct.score
-broken = []
-def score(model, tokenizer, row, metadata, max_tokens):
-    if row["state"] == "break":
-        broken.append(True)
-        raise RuntimeError("an engine error: the canary is asked next")
-    result = real(model, tokenizer, row, metadata, max_tokens)
-    if broken:
-        result["option_logits"] = [logit + 5.0 for logit in result["option_logits"]]
-    return result
-direct.score = score
-"""
-    settings = patched(tmp_path / "patch", code)
-    async with run_actor(server, tiny_llama, tmp_path, settings=settings) as actor:
-        await actor.until("ready")
-
-        error = error_of(await ask(actor.client, decision("break")))
-
-        assert error["code"] == "scoring_failed"
-        assert await actor.exit_code() == 4, actor.log_text()
-        failed = await actor.until("failed")
-        with pytest.raises(nats.errors.NoRespondersError):
-            await ask(actor.client, decision())
-    assert failed.reason is not None
-    assert failed.reason.startswith("canary: ")
 
 
 async def test_the_canary_is_asked_when_idle(

@@ -131,8 +131,8 @@ async def test_the_heartbeat_shows_scorer_tolerance_and_cache(client: Client) ->
     assert status["queue"]["tokens"] == 0
 
 
-async def test_a_deadline_passes_while_a_batch_runs(client: Client) -> None:
-    """504 to the one that waited, and the one that runs has all its answers."""
+async def test_who_cannot_be_answered_in_time_is_told(client: Client) -> None:
+    """Refused at once where the rate is known, else at the deadline; the batch goes on."""
     slow = {
         "state": "word " * 300,
         "decisions": [
@@ -145,5 +145,5 @@ async def test_a_deadline_passes_while_a_batch_runs(client: Client) -> None:
 
     late = await ask(client, decision("too late"), headers={"Semif-Timeout-Ms": "1"})
 
-    assert error_of(late)["code"] == "deadline_exceeded"
+    assert error_of(late)["code"] in {"overloaded", "deadline_exceeded"}
     assert len((await running)["results"]) == 64
