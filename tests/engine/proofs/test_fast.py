@@ -21,6 +21,7 @@ from actor.engine.memory import GIB, Device, DeviceMemory
 from actor.engine.plain_encoding import PlainEncoder
 from actor.engine.prefix import install
 from actor.engine.proofs.fast import prove_equality, prove_fast_peak, prove_plain_text
+from actor.engine.proofs.scoring import QUESTION
 from actor.engine.reference_scorer import ReferenceScorer
 
 CPU = Device("cpu", "cpu", None, 0)
@@ -160,7 +161,7 @@ def test_other_tokens_than_semifs_are_noticed(rig: Rig) -> None:
 def test_the_peak_uses_the_limits_up(rig: Rig, tokens_max: int, rows_max: int) -> None:
     """One pass, nearly all of its tokens, no more rows than allowed; then nothing is kept."""
     rig.scorer._tokens_max, rig.scorer._rows_max = tokens_max, rows_max
-    memory = DeviceMemory(torch, CPU, cap_bytes=0)
+    memory = DeviceMemory(torch, CPU, cap_bytes=2**60)
     before = rig.scorer.tokens_computed
 
     prove_fast_peak(
@@ -174,6 +175,21 @@ def test_the_peak_uses_the_limits_up(rig: Rig, tokens_max: int, rows_max: int) -
 
     computed = rig.scorer.tokens_computed - before
     assert 0.7 * tokens_max <= computed <= tokens_max * 1.3  # a hybrid's rows are padded
+    assert (len(rig.scorer.cache), memory.kept_bytes()) == (0, 0)
+    assert memory.resting_bytes > 0
+
+
+def test_without_a_cap_nothing_is_run(rig: Rig) -> None:
+    """A CPU has none: the footprint is taken as it is, and the cache is empty."""
+    memory = DeviceMemory(torch, CPU, cap_bytes=0)
+    rig.scorer.score([rig.encoder.encode("word " * 60, QUESTION)])
+    before = rig.scorer.tokens_computed
+
+    prove_fast_peak(
+        rig.scorer, rig.encoder, memory, batch_tokens_max=2048, batch_rows_max=16, note=Note({})
+    )
+
+    assert rig.scorer.tokens_computed == before
     assert (len(rig.scorer.cache), memory.kept_bytes()) == (0, 0)
     assert memory.resting_bytes > 0
 
