@@ -86,12 +86,12 @@ def prove_equality(
     """Prove INV-8: the logits are SemIf's within ``tolerance``.
 
     Alone, together and from the cache. Prompts short, around multiples of 64 tokens (where kernels
-    and recurrent layers change their blocks), of about 1,000 tokens and of the limit; rows over
+    and recurrent layers change their blocks), of about 1,000 tokens and near the limit; rows over
     one state against ``score_shared``.
     """
     cases = [_case(reference, encoder, state, QUESTION) for state in _states(encoder)]
     # Each long one once and a choice of the short ones twice: a start on a CPU must stay short.
-    alone = [[case] for case in (*cases[:1], *cases[3:7], *cases[-2:])]
+    alone = [[case] for case in (*cases[1:5], *cases[-2:])]
     together = [case for case in cases if len(case.prompt.ids) < TOGETHER_TOKENS_MAX]
     shared = _shared_cases(reference, encoder)
     worst = 0.0
@@ -137,7 +137,7 @@ def _shared_cases(reference: ReferenceScorer, encoder: PlainEncoder) -> list[_Ca
     """Give rows over one state with SemIf's ``score_shared``: questions of several lengths."""
     questions = [
         replace(QUESTION, id=f"shared {number}", question="Is it so?" + " Really?" * number)
-        for number in range(6)
+        for number in range(4)
     ]
     state = {**EVIDENCE, "more": " word" * 60}
     results, _ = reference.score_shared([row_of(state, question) for question in questions])
@@ -151,11 +151,12 @@ def _states(encoder: PlainEncoder) -> list[State]:
     """Give states whose prompts have the lengths that matter, to within a token or two."""
     base = len(encoder.encode("word", QUESTION).ids)
     first = -(-base // 64) * 64
-    wanted = [first - 1, first, first + 1, first + 64, first + 65, first + 127, 1000]
+    wanted = [first - 1, first, first + 1, first + 65, 1000]
     lengths = [length for length in wanted if base <= length < encoder.tokens_max]
-    states: list[State] = [EVIDENCE, "word", [["a"], {"b": 1.5}]]
+    states: list[State] = [EVIDENCE, [["a"], {"b": 1.5}]]
     states += [_words(encoder, length) for length in lengths]
-    return [*states, _words(encoder, encoder.tokens_max)]
+    # Not the limit itself: attention takes a CPU most of the start, and grows by the square.
+    return [*states, _words(encoder, encoder.tokens_max * 15 // 16)]
 
 
 def _words(encoder: PlainEncoder, tokens: int, question: Question = QUESTION) -> str:
