@@ -100,7 +100,8 @@ class Handler:
                 started_s = self._loop.time()
                 prepared = await self._encoder.prepare(work)
                 encode_ms = (self._loop.time() - started_s) * 1000
-                with self._admission.permit_tokens(prepared.tokens):
+                left_s = deadline_s - self._loop.time()
+                with self._admission.permit_tokens(prepared.tokens, within_s=left_s):
                     answer = await self._scheduler.answer(prepared, caller=incoming.caller)
         scores = answer.scores
         timing = Timing(

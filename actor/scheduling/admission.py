@@ -51,9 +51,7 @@ class Admission:
             raise self.refusal("The queue is full by size", self.bytes_max, "bytes")
         if self.tokens >= self.tokens_max:  # whatever it holds: refused before it is encoded
             raise self.refusal("The queue is full by tokens", self.tokens_max, "tokens")
-        if self.jobs and self.wait_s() > within_s * DEADLINE_SHARE:
-            limit_ms = round(within_s * 1000)
-            raise self.refusal("The queue takes longer than the deadline allows", limit_ms, "ms")
+        self._check_deadline(within_s)
         self.jobs += 1
         self.bytes += nbytes
         try:
@@ -63,13 +61,14 @@ class Admission:
             self.bytes -= nbytes
 
     @contextmanager
-    def permit_tokens(self, tokens: int) -> Iterator[None]:
+    def permit_tokens(self, tokens: int, *, within_s: float = math.inf) -> Iterator[None]:
         """Hold room for the tokens of a request that has its :meth:`permit`, or raise as it does.
 
         A request larger than ``tokens_max`` is let in when no other tokens are held.
         """
         if self.tokens and self.tokens + tokens > self.tokens_max:
             raise self.refusal("The queue is full by tokens", self.tokens_max, "tokens")
+        self._check_deadline(within_s)
         self._encoded += 1
         self.tokens += tokens
         try:
@@ -77,6 +76,16 @@ class Admission:
         finally:
             self._encoded -= 1
             self.tokens -= tokens
+
+    def _check_deadline(self, within_s: float) -> None:
+        """Refuse behind a queue that takes too long.
+
+        By the tokens that are held: requests not yet encoded may be of any size, and the mean of
+        the last ones, long documents perhaps, would refuse a burst of short ones.
+        """
+        if self.tokens * self._seconds_a_token > within_s * DEADLINE_SHARE:
+            limit_ms = round(within_s * 1000)
+            raise self.refusal("The queue takes longer than the deadline allows", limit_ms, "ms")
 
     def refusal(self, what: str, limit: int, unit: str) -> Overloaded:
         """Give the refusal, with the time that the present queue will take."""

@@ -169,6 +169,13 @@ def test_a_queue_longer_than_the_deadline_refuses_at_once() -> None:
         with pytest.raises(Overloaded) as caught, admission.permit(1, within_s=9.0):
             pass
 
+        with (
+            pytest.raises(Overloaded),
+            admission.permit(1, within_s=10.0),
+            admission.permit_tokens(1, within_s=9.0),
+        ):
+            pass
+
     assert caught.value.retry_after_ms == 8000
     assert str(caught.value) == (
         "The queue takes longer than the deadline allows, the limit is 9000 ms."
