@@ -12,7 +12,7 @@ from actor.engine.prefix import full_prompt_row
 from schemas.decision import State
 from schemas.errors import ControlText, Invalid, TooLarge
 
-__all__ = ["PromptEncoder", "row_of"]
+__all__ = ["PromptEncoder", "check_length", "refusal", "row_of"]
 
 
 def row_of(state: State, question: Question) -> dict[str, Any]:
@@ -23,6 +23,23 @@ def row_of(state: State, question: Question) -> dict[str, Any]:
         "question": question.question,
         "options": [{"id": o.id, "description": o.description} for o in question.options],
     }
+
+
+def refusal(at: str) -> Invalid:
+    """Give the error of a row that SemIf refuses; ``at`` is its path, dot included."""
+    return Invalid("SemIf does not take this decision.", field=at.rstrip(".") or None)
+
+
+def check_length(tokens: int, tokens_max: int, at: str) -> None:
+    """Raise :class:`TooLarge` for a prompt over the limit; ``at`` as in :func:`refusal`."""
+    if tokens > tokens_max:
+        raise TooLarge(
+            "The prompt is too long and is never truncated",
+            size=tokens,
+            limit=tokens_max,
+            unit="tokens",
+            field=at.rstrip(".") or None,
+        )
 
 
 class PromptEncoder:
@@ -55,20 +72,11 @@ class PromptEncoder:
         try:
             text = self._render(row)
         except ValueError:
-            raise Invalid(
-                "SemIf does not take this decision.", field=at.rstrip(".") or None
-            ) from None
+            raise refusal(at) from None
         ids = self._encode(text)
         if self._count_control(ids) != self._template_control_tokens:
             raise ControlText(field=self._find_control(row, at))
-        if len(ids) > self.tokens_max:
-            raise TooLarge(
-                "The prompt is too long and is never truncated",
-                size=len(ids),
-                limit=self.tokens_max,
-                unit="tokens",
-                field=at.rstrip(".") or None,
-            )
+        check_length(len(ids), self.tokens_max, at)
         return Prompt(tuple(ids), 0, self._digest(text))
 
     def _render(self, row: dict[str, Any]) -> str:

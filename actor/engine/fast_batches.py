@@ -107,10 +107,10 @@ class FastBatches:
         results: list[DecisionResult | SemifError] = []
         rows = reused = 0
         for question, prompt in zip(prepared.questions, prepared.prompts, strict=True):
-            if isinstance(question, SemifError) or prompt is None:
-                if isinstance(question, SemifError):
-                    results.append(question)
+            if isinstance(question, SemifError):
+                results.append(question)
                 continue
+            assert prompt is not None  # noqa: S101 - only a refused question has none
             answer: _Answer | SemifError = next(answers)
             if isinstance(answer, SemifError):
                 results.append(answer)

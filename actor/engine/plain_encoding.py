@@ -15,10 +15,9 @@ from tokenizers import Tokenizer
 
 from actor.engine.base import Prompt, Question
 from actor.engine.binding import Binding
-from actor.engine.encoding import row_of
+from actor.engine.encoding import check_length, refusal, row_of
 from actor.engine.prefix import common_length, full_prompt_row, merge_prone_states
 from schemas.decision import State
-from schemas.errors import Invalid, TooLarge
 
 __all__ = ["PlainEncoder"]
 
@@ -51,17 +50,8 @@ class PlainEncoder:
         try:
             prompt = self._encode(row_of(state, question))
         except ValueError:
-            raise Invalid(
-                "SemIf does not take this decision.", field=at.rstrip(".") or None
-            ) from None
-        if len(prompt.ids) > self.tokens_max:
-            raise TooLarge(
-                "The prompt is too long and is never truncated",
-                size=len(prompt.ids),
-                limit=self.tokens_max,
-                unit="tokens",
-                field=at.rstrip(".") or None,
-            )
+            raise refusal(at) from None
+        check_length(len(prompt.ids), self.tokens_max, at)
         if prompt.ids[: len(self.head)] != self.head:
             raise AssertionError("a prompt does not begin as every prompt does: a bug")
         return prompt

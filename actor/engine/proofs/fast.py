@@ -13,7 +13,7 @@ from actor.engine.memory import GIB, DeviceMemory
 from actor.engine.plain_encoding import PlainEncoder
 from actor.engine.prefix import merge_prone_states
 from actor.engine.proofs.prompt import ORDINARY_STATE, TEMPLATE_PROBES
-from actor.engine.proofs.scoring import EVIDENCE, QUESTION
+from actor.engine.proofs.scoring import EVIDENCE, QUESTION, words_to
 from actor.engine.reference_scorer import ReferenceScorer
 from schemas.decision import Option, State
 
@@ -161,9 +161,7 @@ def _states(encoder: PlainEncoder) -> list[State]:
 
 def _words(encoder: PlainEncoder, tokens: int, question: Question = QUESTION) -> str:
     """Give a text whose prompt has ``tokens`` tokens, or a few fewer."""
-    base = len(encoder.encode("word", question).ids)
-    ten_more = len(encoder.encode("word" + " word" * 10, question).ids) - base
-    return "word" + " word" * max((tokens - base) * 10 // ten_more, 0)
+    return "word" + " word" * words_to(encoder, tokens, question)
 
 
 def prove_fast_peak(

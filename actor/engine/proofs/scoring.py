@@ -10,10 +10,11 @@ from actor.engine.base import DecisionResult, Question
 from actor.engine.encoding import PromptEncoder, row_of
 from actor.engine.ledger import Note, Refuted
 from actor.engine.memory import GIB, DeviceMemory
+from actor.engine.plain_encoding import PlainEncoder
 from actor.engine.reference_scorer import ReferenceScorer
 from schemas.decision import Option
 
-__all__ = ["EVIDENCE", "KNOWN", "QUESTION", "prove_decision", "prove_peak"]
+__all__ = ["EVIDENCE", "KNOWN", "QUESTION", "prove_decision", "prove_peak", "words_to"]
 
 Row = dict[str, Any]
 
@@ -95,7 +96,7 @@ def prove_peak(
 def _longest_state(encoder: PromptEncoder, tokens_max: int, rows_max: int) -> list[Row]:
     """Give as many rows as fit, over a state that makes each prompt as long as it may be."""
     count = max(1, min(rows_max, tokens_max // encoder.tokens_max))
-    state = "word" + " word" * _words_to(encoder.tokens_max, encoder)
+    state = "word" + " word" * max(words_to(encoder, encoder.tokens_max) - 1, 0)
     row = row_of(state, QUESTION)
     encoder.encode(state, QUESTION)  # its errors: a limit too small leaves nothing to prove
     return [row | {"id": f"row {index}"} for index in range(count)]
@@ -105,7 +106,7 @@ def _longest_questions(encoder: PromptEncoder, tokens_max: int, rows_max: int) -
     """Give as many rows as may be, each as long as they may then be, and no two of one length."""
     base = len(encoder.encode("word", QUESTION).ids)
     count = max(1, min(rows_max, tokens_max // base))
-    words = _words_to(min(encoder.tokens_max, tokens_max // count), encoder)
+    words = max(words_to(encoder, min(encoder.tokens_max, tokens_max // count)) - 1, 0)
     return [
         row_of("word", replace(QUESTION, question="word" + " word" * max(words - index, 0)))
         | {"id": f"row {index}"}
@@ -113,8 +114,10 @@ def _longest_questions(encoder: PromptEncoder, tokens_max: int, rows_max: int) -
     ]
 
 
-def _words_to(tokens: int, encoder: PromptEncoder) -> int:
-    """Give how often " word" goes into a prompt of ``tokens`` beside the canary's question."""
-    base = len(encoder.encode("word", QUESTION).ids)
-    ten_more = len(encoder.encode("word" + " word" * 10, QUESTION).ids) - base
-    return max((tokens - base) * 10 // ten_more - 1, 0)
+def words_to(
+    encoder: PromptEncoder | PlainEncoder, tokens: int, question: Question = QUESTION
+) -> int:
+    """Give how often " word" fits behind the state "word" in a prompt of ``tokens``."""
+    base = len(encoder.encode("word", question).ids)
+    ten_more = len(encoder.encode("word" + " word" * 10, question).ids) - base
+    return max((tokens - base) * 10 // ten_more, 0)

@@ -100,6 +100,24 @@ class Counting(ReferenceScorer):
         return super().score_shared(rows)
 
 
+def peak_batches(
+    scorer: ReferenceScorer, memory: DeviceMemory, tokens_max: int, rows_max: int
+) -> list[list[dict[str, Any]]]:
+    """Run the peak proof with these limits, and give the batches it scored."""
+    counting = Counting(scorer.binding, scorer.model, scorer.tokenizer, scorer.info, TOKENS_MAX)
+    batches: list[list[dict[str, Any]]] = []
+    object.__setattr__(counting, "batches", batches)
+    prove_peak(
+        counting,
+        PromptEncoder(scorer.binding, scorer.tokenizer, tokens_max=TOKENS_MAX),
+        memory,
+        batch_tokens_max=tokens_max,
+        batch_rows_max=rows_max,
+        note=Note({}),
+    )
+    return batches
+
+
 @pytest.mark.parametrize(
     ("tokens_max", "rows_max", "rows"), [(4096, 64, 8), (4096, 3, 3), (512, 64, 1)]
 )
@@ -107,20 +125,9 @@ def test_the_largest_batch_allowed_is_run(
     scorer: ReferenceScorer, tokens_max: int, rows_max: int, rows: int
 ) -> None:
     """As many rows as the limits let in, each within a word of the longest prompt."""
-    counting = Counting(scorer.binding, scorer.model, scorer.tokenizer, scorer.info, TOKENS_MAX)
-    batches: list[list[dict[str, Any]]] = []
-    object.__setattr__(counting, "batches", batches)
-    encoder = PromptEncoder(scorer.binding, scorer.tokenizer, tokens_max=TOKENS_MAX)
     memory = DeviceMemory(torch, CPU, cap_bytes=0)
 
-    prove_peak(
-        counting,
-        encoder,
-        memory,
-        batch_tokens_max=tokens_max,
-        batch_rows_max=rows_max,
-        note=Note({}),
-    )
+    batches = peak_batches(scorer, memory, tokens_max, rows_max)
 
     [batch] = batches
     length = len(direct.encode_prompt(scorer.tokenizer, batch[0], 10**6)[0])
@@ -137,20 +144,9 @@ def test_under_a_cap_the_most_activations_are_run_too(
     scorer: ReferenceScorer, tokens_max: int, rows_max: int, rows: int, longest: int
 ) -> None:
     """Nothing to share, all rows as long as they may be, and each ends at a place of its own."""
-    counting = Counting(scorer.binding, scorer.model, scorer.tokenizer, scorer.info, TOKENS_MAX)
-    batches: list[list[dict[str, Any]]] = []
-    object.__setattr__(counting, "batches", batches)
-    encoder = PromptEncoder(scorer.binding, scorer.tokenizer, tokens_max=TOKENS_MAX)
     memory = DeviceMemory(torch, CPU, cap_bytes=1)
 
-    prove_peak(
-        counting,
-        encoder,
-        memory,
-        batch_tokens_max=tokens_max,
-        batch_rows_max=rows_max,
-        note=Note({}),
-    )
+    batches = peak_batches(scorer, memory, tokens_max, rows_max)
 
     _, batch = batches
     lengths = [len(direct.encode_prompt(scorer.tokenizer, row, 10**6)[0]) for row in batch]
