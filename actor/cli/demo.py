@@ -12,8 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from rich.text import Text
 
 from actor.bus.client import BusClient, NoAnswer, open_client, results_of
 from actor.bus.embedded import ServerFailed, embedded_server
+from actor.cli.actor_process import NotReady, actor_process, until_ready
 from actor.cli.samples import CONTROL_TEXT, SAMPLES, SHARED
 from actor.cli.show import complain, console, option_lines, start_report
 from actor.settings import ENVIRONMENT_PREFIX, Settings
@@ -39,11 +39,7 @@ STOP_TIMEOUT_S = 60.0
 OPTIONS_CELLS = 38
 """With the borders, and a column of five digits, this leaves 27 of 80 cells to the questions."""
 MAX_TOKENS = 2048
-"""Half the default: the proof of the largest batch is most of the start on a small machine."""
-
-
-class _DemoFailed(Exception):
-    """The demo cannot go on; the text says why."""
+"""Half the default: the longest prompt of a proof is most of the start on a small machine."""
 
 
 async def run_demo(model: Path, *, stay: bool) -> int:
@@ -61,7 +57,7 @@ async def run_demo(model: Path, *, stay: bool) -> int:
                 settings = Settings(nats_url=server.url)
                 async with open_client(settings, "semif-actor demo") as client:
                     return await _with_actor(client, server.url, model, folder, stay=stay)
-    except (_DemoFailed, ServerFailed, NoAnswer) as error:
+    except (NotReady, ServerFailed, NoAnswer) as error:
         complain("demo", error)
         return 1
 
@@ -69,7 +65,9 @@ async def run_demo(model: Path, *, stay: bool) -> int:
 async def _with_actor(client: BusClient, url: str, model: Path, folder: Path, *, stay: bool) -> int:
     started = time.monotonic()
     async with _actor(url, model, folder / "actor.log") as process:
-        ready = await _until_ready(client, process, folder / "actor.log")
+        ready = await until_ready(
+            _watch(client), process, folder / "actor.log", within_s=START_TIMEOUT_S
+        )
         console.print(start_report(ready))
         memory = ready.engine.memory_resting_bytes / 2**30 if ready.engine else 0.0
         console.print(
@@ -87,8 +85,9 @@ async def _with_actor(client: BusClient, url: str, model: Path, folder: Path, *,
         return code
 
 
-@asynccontextmanager
-async def _actor(url: str, model: Path, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+def _actor(
+    url: str, model: Path, log: Path
+) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
     """Run ``semif-actor run`` as a user would, with no settings but the demo's."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)
@@ -102,36 +101,7 @@ async def _actor(url: str, model: Path, log: Path) -> AsyncIterator[asyncio.subp
         "SEMIF_MAX_TOKENS": str(MAX_TOKENS),
         "SEMIF_LOG_FORMAT": "console",
     }
-    with log.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "actor", "run"), env=environment, stdout=file, stderr=file
-        )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def _until_ready(
-    client: BusClient, process: asyncio.subprocess.Process, log: Path
-) -> Heartbeat:
-    """Show the proofs as they pass, from the actor's own heartbeats, until it is ready."""
-    exited = asyncio.create_task(process.wait())
-    watching = asyncio.create_task(_watch(client))
-    try:
-        await asyncio.wait(
-            {exited, watching}, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
-        )
-        if watching.done():
-            return watching.result()
-    finally:
-        exited.cancel()
-        watching.cancel()
-        await asyncio.gather(exited, watching, return_exceptions=True)
-    tail = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-    raise _DemoFailed(f"the actor did not become ready (exit {process.returncode}):\n{tail}")
+    return actor_process(environment, log)
 
 
 async def _watch(client: BusClient) -> Heartbeat:
@@ -141,10 +111,10 @@ async def _watch(client: BusClient) -> Heartbeat:
                 return heartbeat
             if heartbeat.state == "failed":
                 console.print(start_report(heartbeat))
-                raise _DemoFailed(heartbeat.reason)
+                raise NotReady(heartbeat.reason)
             if heartbeat.proofs:
                 status.update(f"{heartbeat.state}: {heartbeat.proofs[-1].name}")
-    raise _DemoFailed("the heartbeats ended")
+    raise NotReady("the heartbeats ended")
 
 
 async def _ask_samples(client: BusClient) -> None:

@@ -9,16 +9,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from actor.bus.client import BusClient
+from actor.cli.actor_process import (
+    ACTOR,
+    NotReady,
+    actor_process,
+    end_process,
+    until_ready,
+)
 from actor.cli.bench.records import BenchFailed
 
-__all__ = ["ACTOR", "ECHO", "INSTANT", "running_actor", "running_echo"]
+__all__ = ["ECHO", "INSTANT", "running_actor", "running_echo"]
 
-ACTOR = ("-m", "actor", "run")
 ECHO = ("-m", "actor.cli.bench.responders", "echo")
 INSTANT = ("-m", "actor.cli.bench.responders", "instant")
 INSTANCE = "bench"
 START_TIMEOUT_S = 600.0
-LOG_TAIL_CHARS = 2000
 
 
 @asynccontextmanager
@@ -27,15 +32,12 @@ async def running_actor(
 ) -> AsyncIterator[None]:
     """Run an actor that is ready, until the block ends."""
     environment = dict(environment) | {"SEMIF_INSTANCE": INSTANCE}
-    with log.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, *command), env=environment, stdout=file, stderr=file
-        )
-    try:
-        await _until_ready(client, process, log)
+    async with actor_process(environment, log, command) as process:
+        try:
+            await until_ready(_watch(client), process, log, within_s=START_TIMEOUT_S)
+        except NotReady as error:
+            raise BenchFailed(str(error)) from None
         yield
-    finally:
-        await _end(process)
 
 
 @asynccontextmanager
@@ -51,24 +53,7 @@ async def running_echo(url: str, subject: str) -> AsyncIterator[None]:
                 raise BenchFailed("the echo responder did not start")
         yield
     finally:
-        await _end(process)
-
-
-async def _until_ready(client: BusClient, process: asyncio.subprocess.Process, log: Path) -> None:
-    exited = asyncio.create_task(process.wait())
-    watching = asyncio.create_task(_watch(client))
-    try:
-        await asyncio.wait(
-            {exited, watching}, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
-        )
-        if watching.done():
-            return watching.result()
-    finally:
-        exited.cancel()
-        watching.cancel()
-        await asyncio.gather(exited, watching, return_exceptions=True)
-    tail = log.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL_CHARS:]
-    raise BenchFailed(f"the actor did not become ready (exit {process.returncode}):\n{tail}")
+        await end_process(process)
 
 
 async def _watch(client: BusClient) -> None:
@@ -77,9 +62,3 @@ async def _watch(client: BusClient) -> None:
             return
         if heartbeat.state == "failed":
             raise BenchFailed(f"the actor failed to start: {heartbeat.reason}")
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-        await process.wait()
