@@ -12,9 +12,16 @@ from actor.scheduling.admission import Admission
 from actor.scheduling.scheduler import Scheduler
 from actor.settings import Settings
 from actor.telemetry.meter import Meter
-from schemas.health import BusHealth, CanaryHealth, Heartbeat, ProofReport, QueueHealth
+from schemas.health import (
+    BusHealth,
+    CanaryHealth,
+    Heartbeat,
+    PipelineHealth,
+    ProofReport,
+    QueueHealth,
+)
 
-__all__ = ["Life", "State"]
+__all__ = ["Life", "State", "rfc3339"]
 
 
 class State(IntEnum):
@@ -69,14 +76,16 @@ class Life:
             self._proofs.pop()
         self._proofs.append(proof)
 
-    def heartbeat(self, sequence: int, *, reconnects: int) -> Heartbeat:
+    def heartbeat(
+        self, sequence: int, bus: BusHealth, pipeline: PipelineHealth | None = None
+    ) -> Heartbeat:
         """Give the heartbeat of this moment."""
         return Heartbeat(
             instance=self._settings.instance,
             state=self._state.name.lower(),
             reason=self._reason,
             sequence=sequence,
-            time=_rfc3339(datetime.now(UTC)),
+            time=rfc3339(datetime.now(UTC)),
             interval_s=self._settings.heartbeat_s,
             uptime_s=round(time.monotonic() - self._started, 3),
             version=__version__,
@@ -87,7 +96,8 @@ class Life:
             counters=self._meter.counters(),
             latency=self._meter.latency(),
             canary=self._canary(),
-            bus=BusHealth(reconnects=reconnects),
+            bus=bus,
+            pipeline=pipeline,
             engine=self.engine.health() if self.engine else None,
         )
 
@@ -108,9 +118,10 @@ class Life:
         if self.scheduler is None or self.scheduler.canary_ok is None:
             return CanaryHealth(runs=0, last_ok=None)
         return CanaryHealth(
-            runs=self.scheduler.canary_runs, last_ok=_rfc3339(self.scheduler.canary_ok)
+            runs=self.scheduler.canary_runs, last_ok=rfc3339(self.scheduler.canary_ok)
         )
 
 
-def _rfc3339(moment: datetime) -> str:
+def rfc3339(moment: datetime) -> str:
+    """Give a moment in UTC as it is written on the wire."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
-from actor.bus.connection import BusLost, Connection
+from actor.bus.connection import BusLost, Connection, Refusal
+from actor.bus.discovery import ENDPOINTS
 from actor.bus.heartbeat import HeartbeatPublisher
-from actor.bus.request_reply import RequestReply
 from actor.engine.base import CanaryFailed, Engine, ProofFailed
-from actor.engine.ledger import Ledger
-from actor.handler import Handler
+from actor.engine.ledger import Ledger, Refuted
 from actor.life import Life, State
+from actor.rules.rule import Rule
+from actor.rules.rulefile import RulesError, load
 from actor.scheduling.admission import Admission
-from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import EngineDied, GpuThread
-from actor.scheduling.scheduler import Scheduler
+from actor.serving import Serving
 from actor.settings import Settings
+from actor.tasks import end
+from actor.telemetry.endpoint_stats import EndpointCounters
 from actor.telemetry.meter import Meter
-from schemas.health import ProofReport
+from schemas.health import BusHealth, Heartbeat, ProofReport
+from schemas.subjects import STATUS
 
 __all__ = ["Exit", "Prove", "serve"]
 
@@ -33,8 +36,6 @@ _log = structlog.get_logger()
 Result = TypeVar("Result")
 Prove = Callable[[Settings, Ledger], Engine]
 
-LAST_REPLIES_S = 5.0
-"""Seconds for the last replies after the scheduler has ended."""
 GPU_STOP_S = 2.0
 """Seconds for the GPU thread to end; a call into the device cannot be cancelled."""
 
@@ -62,7 +63,13 @@ def _prove_engine(settings: Settings, ledger: Ledger) -> Engine:
 
 async def serve(settings: Settings, prove: Prove = _prove_engine) -> Exit:
     """Run an actor to its end and give the exit code."""
-    process = _Process(settings)
+    try:
+        rules = _rules(settings)
+    except RulesError as error:
+        for mistake in error.mistakes:
+            _log.error("a mistake in the rule file", file=str(settings.rules), text=str(mistake))
+        return Exit.SETTINGS
+    process = _Process(settings, rules)
     try:
         await process.unless_stopped(process.connection.open())
         await process.beat()
@@ -71,7 +78,7 @@ async def serve(settings: Settings, prove: Prove = _prove_engine) -> Exit:
         try:
             return await process.run(prove)
         finally:
-            await _end(heartbeats)
+            await end(heartbeats)
             await process.beat()
     except BusLost as error:
         _log.error("no connection to NATS", reason=str(error))
@@ -82,12 +89,18 @@ async def serve(settings: Settings, prove: Prove = _prove_engine) -> Exit:
         await process.close()
 
 
+def _rules(settings: Settings) -> tuple[Rule, ...]:
+    return load(settings.rules, prefix=settings.subject_prefix) if settings.rules else ()
+
+
 class _Process:
     """The parts that live from the first second, and the story in :meth:`run`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, rules: tuple[Rule, ...]) -> None:
         self.settings = settings
+        self.rules = rules
         self.meter = Meter()
+        self.counters = EndpointCounters(ENDPOINTS)
         self.admission = Admission(
             jobs_max=settings.queue_jobs_max,
             bytes_max=settings.queue_bytes_max,
@@ -98,9 +111,11 @@ class _Process:
         self.heartbeat = HeartbeatPublisher(
             settings,
             self.connection,
-            lambda sequence: self.life.heartbeat(sequence, reconnects=self.connection.reconnects),
+            self._snapshot,
+            on_status=partial(self.counters.observe, STATUS),
         )
         self.heartbeats: asyncio.Task[None] | None = None
+        self.serving: Serving | None = None
         self.gpu = GpuThread()
         self.loop = asyncio.get_running_loop()
         self.ledger = Ledger(self._on_proof)
@@ -122,8 +137,8 @@ class _Process:
             return self.fail(Exit.ENGINE_FAILED, f"canary: {error}")
         except EngineDied:
             return self.fail(Exit.ENGINE_FAILED, "the GPU thread has ended")
-        except BusLost:
-            return self.fail(Exit.BUS_LOST, "the connection to NATS is gone for good")
+        except BusLost as error:
+            return self.fail(Exit.BUS_LOST, str(error))
         except _Stop:  # while proving: there is nothing to drain
             abandoned = 0
         except Exception as error:  # noqa: BLE001 - a bug, and still the heartbeat must say so
@@ -137,15 +152,24 @@ class _Process:
     async def serve_with(self, engine: Engine) -> int:
         """Serve until told to stop, then drain; gives the number of requests abandoned."""
         proof = self.ledger.hash()  # before the bus proof: the server is no part of it
-        serving = _Serving(self, engine, proof=proof)
+        serving = self.serving = Serving(
+            self.settings,
+            engine,
+            gpu=self.gpu,
+            admission=self.admission,
+            meter=self.meter,
+            counters=self.counters,
+            connection=self.connection,
+            heartbeat=self.heartbeat,
+            proof=proof,
+            rules=self.rules,
+        )
+        self.life.scheduler = serving.scheduler
         try:
-            with self.ledger.proof("bus") as note:
-                await serving.subscribe()
-                note.detail = f"subscribed; max_payload {self.connection.payload_bytes_max} bytes"
+            await self.prove_bus(serving)
             self.life.proof = proof
             self.enter(State.READY)
-            # A shield: to be told to stop must not end the scheduler, the drain needs it.
-            await self.unless_stopped(asyncio.shield(serving.scoring))
+            await self.unless_stopped(serving.run())
         except _Stop:
             self.enter(State.DRAINING, "told to stop")
             return await serving.drain(within_s=self.settings.drain_s, hurry=self.hurry)
@@ -153,6 +177,21 @@ class _Process:
             # On the way out of a failure too: no request may reach a model that is not trusted.
             await serving.close()
         raise AssertionError("the scheduler ended without an error: a bug")
+
+    async def prove_bus(self, serving: Serving) -> None:
+        """Subscribe, and be sure that the server lets us."""
+        try:
+            with self.ledger.proof("bus") as note:
+                try:
+                    found = await self.unless_stopped(serving.subscribe())
+                except Refusal as error:
+                    raise Refuted(str(error)) from None
+                size = f"max_payload {self.connection.payload_bytes_max} bytes"
+                note.detail = f"subscribed; {size}; {found}"
+        except ProofFailed as error:
+            if isinstance(error.__cause__, (_Stop, BusLost)):  # broken off, not failed
+                raise error.__cause__ from None
+            raise
 
     async def unless_stopped(self, work: Awaitable[Result]) -> Result:
         """Await ``work``; raises :class:`_Stop` or :class:`BusLost` when that comes first."""
@@ -167,10 +206,10 @@ class _Process:
             if self.heartbeats is not None and self.heartbeats.done():
                 self.heartbeats.result()  # they end by a bug alone: raise it, silence is no answer
             if lost.done():
-                raise BusLost
+                raise BusLost(self.connection.lost_reason)
             raise _Stop
         finally:
-            await _end(task, stop, lost)
+            await end(task, stop, lost)
 
     def enter(self, state: State, reason: str | None = None) -> None:
         """Change the state and let a heartbeat say so."""
@@ -199,6 +238,23 @@ class _Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.remove_signal_handler(number)
 
+    def _snapshot(self, sequence: int) -> Heartbeat:
+        pipeline = self.serving.pipeline.health() if self.serving else None
+        return self.life.heartbeat(sequence, self._bus_health(), pipeline)
+
+    def _bus_health(self) -> BusHealth:
+        connection, intake = self.connection, self.serving.intake if self.serving else None
+        return BusHealth(
+            reconnects=connection.reconnects,
+            moves=connection.moves,
+            queue_group=self.settings.queue_group,
+            taking=intake.taking if intake else False,
+            steps_out=intake.steps_out if intake else 0,
+            dropped_unsent=connection.dropped_unsent,
+            dropped_by_client=connection.dropped_by_client,
+            publishes_refused=connection.publishes_refused,
+        )
+
     def _on_signal(self) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()
 
@@ -216,63 +272,3 @@ class _Process:
                 seconds=proof.seconds,
                 detail=proof.detail,
             )
-
-
-class _Serving:
-    """The parts that exist only behind a proved engine."""
-
-    def __init__(self, process: _Process, engine: Engine, *, proof: str) -> None:
-        settings, admission, meter = process.settings, process.admission, process.meter
-        # SemIf's own functions take one request: the others' answers should not wait for the last.
-        rows_max = settings.batch_rows_max if settings.scorer == "fast" else 1
-        batcher = Batcher(tokens_max=settings.batch_tokens_max, rows_max=rows_max)
-        self.scheduler = Scheduler(
-            engine, process.gpu, admission, batcher, canary_s=settings.canary_s
-        )
-        self.handler = Handler(settings, engine, self.scheduler, admission, meter, proof=proof)
-        self.requests = RequestReply(settings, process.connection, self.handler, meter)
-        self.connection = process.connection
-        self.heartbeat = process.heartbeat
-        process.life.scheduler = self.scheduler
-        self.scoring = asyncio.create_task(self.scheduler.run(), name="scheduler")
-
-    async def subscribe(self) -> None:
-        """Take requests, and make sure that the server lets us."""
-        await self.heartbeat.subscribe_status()
-        await self.requests.subscribe()
-        await self.connection.confirm()
-
-    async def drain(self, *, within_s: float, hurry: asyncio.Event) -> int:
-        """Answer what was accepted; gives how many requests were abandoned instead.
-
-        Unsubscribes first: callers get an instant no-responders, other actors take over.
-        """
-        await self.requests.stop_intake()
-        await _first_of(self.requests.idle(), hurry.wait(), within_s=within_s)
-        abandoned = await self.requests.abandon()
-        if self.scoring.done():
-            self.scoring.result()  # the engine failed meanwhile: raise it
-        return abandoned
-
-    async def close(self) -> None:
-        """Stop taking requests and answer all that are left; safe after :meth:`drain`."""
-        await self.requests.stop_intake()
-        await _end(self.scoring)
-        await _first_of(self.requests.idle(), within_s=LAST_REPLIES_S)
-        await self.requests.abandon()
-        await self.heartbeat.end_status()
-        self.handler.close()
-
-
-async def _first_of(*work: Coroutine[Any, Any, object], within_s: float) -> None:
-    """Wait for whichever is first, or for the time to pass, and end the others."""
-    tasks = [asyncio.create_task(each) for each in work]
-    await asyncio.wait(tasks, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-    await _end(*tasks)
-
-
-async def _end(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel tasks and wait for their end; their results are of no interest any more."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

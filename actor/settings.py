@@ -26,6 +26,8 @@ ENVIRONMENT_PREFIX = "SEMIF_"
 _TOKEN = r"^[A-Za-z0-9_-]+\Z"  # noqa: S105 - a NATS subject token, not a secret
 _SUBJECT = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z"
 """``\\Z``, because ``$`` lets a newline pass, and a newline ends a protocol line."""
+_REPLY_PREFIX = r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?"
+_SRV_PREFIX = r"^\$?[A-Za-z0-9_-]+(\.\$?[A-Za-z0-9_-]+)*\Z"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """What the bytes of a variable become that are not UTF-8; msgspec fails on them."""
 
@@ -57,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """User name."""
     nats_password_file: Path | None = None
     """File whose text, less a final newline, is the password of ``nats_user``."""
+    nats_token_file: Path | None = None
+    """File whose text, less a final newline, is the server's token."""
     nats_tls_ca: Path | None = None
     """PEM file of the certificate authorities to trust; the system's without it."""
     nats_tls_cert: Path | None = None
@@ -65,10 +69,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """PEM file of the client certificate's key."""
     nats_tls_required: bool = False
     """Handshake before the server says a word (its ``handshake_first``); plaintext is refused."""
+    nats_inbox_prefix: Annotated[str, Meta(pattern=_SUBJECT)] | None = None
+    """Where replies to this program's own requests come. Default: ``_INBOX``, as everybody's."""
     subject_prefix: Annotated[str, Meta(pattern=_SUBJECT)] = "semif.v1"
     """Leading tokens of every subject."""
-    queue_group: Annotated[str, Meta(pattern=_SUBJECT)] = "semif"
-    """Queue group of the request subjects: actors of one group share the requests."""
+    queue_group: Annotated[str, Meta(pattern=rf"\A\Z|{_SUBJECT}")] = "semif"
+    """Queue group of the request subjects: actors of one group share the requests.
+
+    Empty: no group, and every actor answers each request.
+    """
+    srv_prefix: Annotated[str, Meta(pattern=_SRV_PREFIX)] = "$SRV"
+    """Leading tokens of the discovery subjects (NATS services protocol, ADR-32)."""
+    reply_prefixes: Annotated[
+        str, Meta(pattern=rf"^{_REPLY_PREFIX}(,{_REPLY_PREFIX})*\Z", max_length=1024)
+    ] = "_INBOX.,_INBOX_,_R_.,_GR_."
+    """What a reply subject may start with, separated by commas; others are not answered.
+
+    ``_R_.`` and ``_GR_.`` are the server's own, for callers of other accounts and clusters: it
+    lets no client use them.
+    """
     instance: Annotated[str, Meta(pattern=_TOKEN, max_length=128)] = msgspec.field(
         default_factory=_default_instance
     )
@@ -113,6 +132,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Milliseconds a request may take when its caller sets no ``Semif-Timeout-Ms``."""
     timeout_ms_max: Count = 600_000
     """Largest ``Semif-Timeout-Ms`` accepted, in milliseconds."""
+
+    jobs: bool = False
+    """Take requests from the stream of jobs too."""
+    jobs_stream: Annotated[str, Meta(pattern=_TOKEN, max_length=128)] = "SEMIF_JOBS"
+    """Stream of the jobs, a work queue."""
+    results_stream: Annotated[str, Meta(pattern=_TOKEN, max_length=128)] = "SEMIF_RESULTS"
+    """Stream of the jobs' results."""
+    dead_stream: Annotated[str, Meta(pattern=_TOKEN, max_length=128)] = "SEMIF_DEAD"
+    """Stream of the dead letters, of jobs and of rules."""
+    jobs_durable: Annotated[str, Meta(pattern=_TOKEN, max_length=128)] = "semif"
+    """Durable consumer of the jobs, which all actors share."""
+    ack_wait_s: Annotated[float, Meta(ge=1, le=3600)] = 30.0
+    """Seconds after which a message that nobody works on is delivered again."""
+    deliveries_max: Annotated[int, Meta(ge=1, le=1000)] = 10
+    """Deliveries of one message; one that still failed becomes a dead letter."""
+    dedup_s: Annotated[float, Meta(ge=1, le=86_400)] = 120.0
+    """Seconds in which a result is never stored twice; above any redelivery's delay."""
+    rules: Path | None = None
+    """TOML file of rules: events to decide, and where the decisions go."""
 
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
     """Seconds between heartbeats."""
@@ -196,14 +234,42 @@ def _check_together(settings: Settings) -> None:
             f"timeout_ms_default, {settings.timeout_ms_default}, is over "
             f"timeout_ms_max, {settings.timeout_ms_max}."
         )
+    # An actor dies between result and acknowledgement, and so does the next: after two waits and
+    # the time of an answer the result comes once more, and must still be known.
+    horizon_s = 2 * settings.ack_wait_s + settings.timeout_ms_default / 1000
+    if settings.dedup_s < horizon_s:
+        raise SettingsError(
+            f"dedup_s, {settings.dedup_s:g}, is below {horizon_s:g}, the seconds until a "
+            "redelivery's result: twice ack_wait_s and timeout_ms_default."
+        )
+    if settings.results_stream == settings.dead_stream:
+        raise SettingsError("results_stream and dead_stream must differ.")
     for name in FILE_SETTINGS:
         path = getattr(settings, name)
         if path is not None and (not os.access(path, os.R_OK) or path.is_dir()):
             raise SettingsError(f"{name}: {path} cannot be read.")
+    _check_reply_prefixes(settings)
     if (settings.nats_tls_cert is None) != (settings.nats_tls_key is None):
         raise SettingsError("nats_tls_cert and nats_tls_key go together.")
     if (settings.nats_user is None) != (settings.nats_password_file is None):
         raise SettingsError("nats_user and nats_password_file go together.")
+
+
+def _check_reply_prefixes(settings: Settings) -> None:
+    """Refuse a prefix that lets a caller make us publish to a subject of our own.
+
+    And a choice without our own inbox: the start asks, and waits for our own answer.
+    """
+    prefixes = settings.reply_prefixes.split(",")
+    for prefix in prefixes:
+        for own in (f"{settings.subject_prefix}.", f"{settings.srv_prefix}."):
+            if prefix.startswith(own) or own.startswith(prefix):
+                raise SettingsError(
+                    f"reply_prefixes: {prefix} would let replies go to {own}>, our own subjects."
+                )
+    inbox = f"{settings.nats_inbox_prefix or '_INBOX'}."
+    if not inbox.startswith(tuple(prefixes)):
+        raise SettingsError(f"reply_prefixes: {inbox}, our own inbox, is not among them.")
 
 
 def shown(name: str, value: object) -> str:

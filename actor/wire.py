@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from actor.engine.base import DecisionResult, Question, Scores, Work
 from actor.settings import Settings
@@ -28,6 +29,7 @@ from schemas.subjects import (
     ERROR_TEXT_HEADER,
     JSON,
     MSG_ID_HEADER,
+    PRIORITY_HEADER,
     TIMEOUT_HEADER,
 )
 from schemas.validation import ID_CHARS_MAX, check_decision, check_ids, check_state
@@ -35,11 +37,13 @@ from schemas.validation import ID_CHARS_MAX, check_decision, check_ids, check_st
 __all__ = [
     "UNREADABLE_HEADERS",
     "Incoming",
+    "Record",
     "Reply",
     "answer_reply",
     "answer_to_score",
     "answer_to_shared",
     "error_reply",
+    "is_background",
     "read_timeout_s",
     "read_work",
 ]
@@ -52,9 +56,8 @@ not, and one message over the limit closes the connection for good.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """A request as it came. Header names are in lower case; times are of the loop's clock."""
+class Incoming(msgspec.Struct, frozen=True):
+    """A request as it came. Header names are in lower case; times are of ``time.monotonic``."""
 
     shared: bool
     payload: bytes
@@ -66,8 +69,11 @@ class Incoming:
     """Who asks, as far as the bus can tell; callers get their turns at the GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+Record = ScoreReply | SharedReply
+"""What an answer is before it is encoded."""
+
+
+class Reply(msgspec.Struct, frozen=True):
     """What goes back."""
 
     payload: bytes
@@ -86,6 +92,16 @@ def read_timeout_s(headers: Mapping[str, str], settings: Settings) -> float:
         if 1 <= timeout_ms <= limit:
             return timeout_ms / 1000
     raise Invalid(f"Give 1 to {limit} milliseconds.", field=TIMEOUT_HEADER)
+
+
+def is_background(headers: Mapping[str, str]) -> bool:
+    """Tell whether the caller lets all others go first."""
+    match headers.get(PRIORITY_HEADER.lower()):
+        case None | "normal":
+            return False
+        case "background":
+            return True
+    raise Invalid("Give normal or background.", field=PRIORITY_HEADER)
 
 
 def read_work(incoming: Incoming, codec: Codec[Any], settings: Settings) -> Work:
@@ -175,7 +191,7 @@ def _semif_fields(result: DecisionResult) -> dict[str, Any]:
 
 
 def answer_reply(
-    answer: ScoreReply | SharedReply, codec: Codec[Any], *, reply_bytes_max: int
+    answer: Record, codec: Codec[Any], *, reply_bytes_max: int
 ) -> Reply:
     """Encode an answer; raises :class:`TooLarge` when the server would not carry it."""
     payload = codec.encode(answer)

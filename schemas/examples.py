@@ -162,7 +162,16 @@ _READY = Heartbeat(
     ),
     latency=LatencyHealth(samples=120, p50_ms=28.4, p99_ms=61.0),
     canary=CanaryHealth(runs=3, last_ok="2026-01-31T11:59:31.250Z"),
-    bus=BusHealth(reconnects=0),
+    bus=BusHealth(
+        reconnects=0,
+        moves=0,
+        queue_group="semif",
+        taking=True,
+        steps_out=0,
+        dropped_unsent=0,
+        dropped_by_client=0,
+        publishes_refused=0,
+    ),
     engine=EngineHealth(
         attention="flash",
         prefix_cache=PrefixCacheHealth(

@@ -13,9 +13,11 @@ __all__ = [
     "EngineHealth",
     "Heartbeat",
     "LatencyHealth",
+    "PipelineHealth",
     "PrefixCacheHealth",
     "ProofReport",
     "QueueHealth",
+    "SourceHealth",
 ]
 
 
@@ -149,6 +151,50 @@ class BusHealth(msgspec.Struct, frozen=True, kw_only=True):
 
     reconnects: int
     """Times the connection was lost and made again."""
+    moves: int
+    """Times a server in lame duck mode was left for another without a break."""
+    queue_group: str
+    """Queue group of the request subjects; empty: each actor answers every request."""
+    taking: bool
+    """True while subscribed to the request subjects: not while starting, draining, or out of the
+    queue group because the queue is full.
+    """
+    steps_out: int
+    """Times the actor left the queue group because its queue was full and another had room."""
+    dropped_unsent: int
+    """Messages published and not yet sent when the connection broke."""
+    dropped_by_client: int
+    """Requests that were lost before they could be refused; anything but 0 is a bug."""
+    publishes_refused: int
+    """Messages that the server's permissions did not let out."""
+
+
+class SourceHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that one job stream or rule reads; counts since the start of the process."""
+
+    fault: str | None
+    """Why nothing can be fetched at the moment; null while all is well."""
+    held: int
+    """Messages taken and not yet settled."""
+    deliveries: int
+    """Messages delivered, repeated deliveries included."""
+    outcomes: dict[str, int]
+    """Messages settled, by outcome code: those done, and those that became dead letters."""
+    retries: int
+    """Messages given back to be delivered again later."""
+    dead: int
+    """Messages that became dead letters."""
+    dead_unstored: int
+    """Times a dead letter could not be stored; its message is kept and delivered again."""
+    unconfirmed: int
+    """Messages whose acknowledgement the server did not confirm; they may be delivered again."""
+
+
+class PipelineHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Work that comes from streams and by rules."""
+
+    sources: dict[str, SourceHealth]
+    """``jobs``, and each rule by its name."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,5 +235,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """The known decision."""
     bus: BusHealth
     """The connection."""
+    pipeline: PipelineHealth | None = None
+    """Jobs and rules; null when neither is on."""
     engine: EngineHealth | None
     """The model and its device; null until the weights are in place."""

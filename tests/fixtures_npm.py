@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fetch import ASYNCAPI, QWEN3, fetch
+from fetch import ASYNCAPI, NATS_SERVICES, QWEN3, fetch, install
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +20,9 @@ def qwen3_tokenizer_dir() -> Path:
     """Give a folder with the real Qwen3 tokenizer: ``tokenizer.json`` and its configuration."""
     tokenizer, _ = fetch(QWEN3)
     return tokenizer.parent
+
+
+@pytest.fixture(scope="session")
+def nats_services_modules() -> Path:
+    """Give a folder of Node modules that holds the services client of NATS."""
+    return install(NATS_SERVICES)

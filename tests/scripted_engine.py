@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Sequence
 
 from actor.engine.base import CanaryFailed, Outcome, Prepared, Prompt, Question, Scores, Work
@@ -18,7 +19,7 @@ OWN_TOKENS = 2
 
 def prompt(state: str, *, state_tokens: int = STATE_TOKENS, own_tokens: int = OWN_TOKENS) -> Prompt:
     """Give a prompt of the two lengths together; its state's tokens are those of ``state``."""
-    head = (int.from_bytes(state.encode()), *range(state_tokens - 1))
+    head = (zlib.crc32(state.encode()), *range(state_tokens - 1))
     return Prompt((*head, *range(own_tokens)), state_tokens, sha256="0")
 
 
@@ -35,7 +36,7 @@ def prepared(
     To compute: ``state_tokens + rows * own_tokens`` tokens, or none without rows.
     """
     each = prompt(state or name, state_tokens=state_tokens, own_tokens=own_tokens)
-    return Prepared(Work(True, name, (), ()), (), (each,) * rows)
+    return Prepared.of(Work(True, name, (), ()), (), (each,) * rows)
 
 
 class ScriptedEngine:
@@ -70,7 +71,7 @@ class ScriptedEngine:
             raise self.prepare_error
         asked = (isinstance(question, Question) for question in work.questions)
         prompts = tuple(prompt(str(work.state)) if each else None for each in asked)
-        return Prepared(work, work.questions, prompts)
+        return Prepared.of(work, work.questions, prompts)
 
     def health(self) -> EngineHealth:
         raise NotImplementedError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import CancelledError as FutureCancelledError
 from typing import Any
@@ -16,10 +17,11 @@ from scripted_engine import ScriptedEngine
 from actor.engine.base import DecisionResult, Scores, Work
 from actor.handler import Handler
 from actor.scheduling.admission import Admission
-from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import GpuThread
+from actor.scheduling.lanes import Lanes
 from actor.scheduling.scheduler import Scheduler
 from actor.settings import Settings
+from actor.telemetry.endpoint_stats import EndpointCounters
 from actor.telemetry.meter import Meter
 from actor.wire import Incoming, Reply
 from schemas.decision import ModelInfo
@@ -50,18 +52,23 @@ class Rig:
     def __init__(self, engine: ScriptedEngine, configured: Settings) -> None:
         self.engine = engine
         self.meter = Meter()
+        self.counters = EndpointCounters(("score", "score_shared"))
         self.gpu = GpuThread()
         self.admission = Admission(
             jobs_max=configured.queue_jobs_max,
             bytes_max=configured.queue_bytes_max,
             tokens_max=configured.queue_tokens_max,
         )
-        batcher = Batcher(
-            tokens_max=configured.batch_tokens_max, rows_max=configured.batch_rows_max
-        )
-        self.scheduler = Scheduler(engine, self.gpu, self.admission, batcher, canary_s=3600)
+        lanes = Lanes(tokens_max=configured.batch_tokens_max, rows_max=configured.batch_rows_max)
+        self.scheduler = Scheduler(engine, self.gpu, self.admission, lanes, canary_s=3600)
         self.handler = Handler(
-            configured, engine, self.scheduler, self.admission, self.meter, proof="p"
+            configured,
+            engine,
+            self.scheduler,
+            admission=self.admission,
+            meter=self.meter,
+            counters=self.counters,
+            proof="p",
         )
         self.task = asyncio.create_task(self.scheduler.run())
 
@@ -70,7 +77,7 @@ class Rig:
     ) -> Reply:
         """Send a body with headers; underscores in their names stand for hyphens."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        now_s = asyncio.get_running_loop().time()
+        now_s = time.monotonic()
         return await self.handler.handle(Incoming(shared, body, named, now_s, 1_048_576, caller))
 
     async def close(self) -> None:
@@ -214,7 +221,7 @@ async def test_a_prompt_that_the_engine_refuses_is_the_reply(make: Make) -> None
 async def test_a_reply_that_the_server_would_not_carry_is_too_large(make: Make) -> None:
     """Refused after the scoring, in place of a message that ends the connection."""
     rig = make()
-    now_s = asyncio.get_running_loop().time()
+    now_s = time.monotonic()
 
     reply = await rig.handler.handle(Incoming(False, request(), {}, now_s, 600, "caller"))
 
@@ -315,7 +322,8 @@ async def test_over_the_queues_limits_is_overloaded(make: Make) -> None:
 
     assert code_of(refused) == "overloaded"
     assert msgspec.json.decode(refused.payload)["error"]["retry_after_ms"] >= 1
-    assert code_of(rig.handler.refuse_unread()) == "overloaded"
+    unread = Incoming(False, request(), {}, time.monotonic(), 1_048_576, "caller")
+    assert code_of(rig.handler.refuse_unread(unread)) == "overloaded"
     rig.engine.gate.set()
     assert code_of(await held) == "answered"
 

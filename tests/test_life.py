@@ -16,23 +16,33 @@ from scripted_engine import ScriptedEngine, prepared
 
 from actor.life import Life, State
 from actor.scheduling.admission import Admission
-from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import GpuThread
+from actor.scheduling.lanes import Lanes
 from actor.scheduling.scheduler import Scheduler
 from actor.settings import Settings
 from actor.telemetry.meter import Meter
 from schemas.decision import ModelInfo
 from schemas.errors import Draining
-from schemas.health import EngineHealth, ProofReport
+from schemas.health import BusHealth, EngineHealth, ProofReport
 
 SCHEMA = json.loads(
     (Path(__file__).parents[1] / "schemas" / "v1" / "heartbeat.json").read_text(encoding="utf-8")
+)
+BUS = BusHealth(
+    reconnects=0,
+    moves=0,
+    queue_group="semif",
+    taking=False,
+    steps_out=0,
+    dropped_unsent=0,
+    dropped_by_client=0,
+    publishes_refused=0,
 )
 
 
 def life() -> Life:
     """Give a process that has just started."""
-    admission = Admission(jobs_max=3, bytes_max=9, tokens_max=99)
+    admission = Admission(jobs_max=3, bytes_max=18, tokens_max=99)
     return Life(Settings(instance="unit"), Meter(), admission)
 
 
@@ -64,7 +74,7 @@ def test_any_state_can_fail(state: State) -> None:
 
     process.enter(State.FAILED, "weights: gone")
 
-    beat = process.heartbeat(1, reconnects=0)
+    beat = process.heartbeat(1, BUS)
     assert (beat.state, beat.reason) == ("failed", "weights: gone")
 
 
@@ -102,7 +112,7 @@ def test_every_state_is_told_by_the_name_of_the_contract(state: State) -> None:
     process = life()
     process._state = state
 
-    name = process.heartbeat(1, reconnects=0).state
+    name = process.heartbeat(1, BUS).state
 
     assert f"`{name}`" in SCHEMA["properties"]["state"]["description"]
 
@@ -111,11 +121,11 @@ def test_a_reason_goes_with_its_state() -> None:
     """The next state has its own, or none."""
     process = life()
     process.enter(State.DRAINING, "told to stop")
-    assert process.heartbeat(1, reconnects=0).reason == "told to stop"
+    assert process.heartbeat(1, BUS).reason == "told to stop"
 
     process.enter(State.STOPPED)
 
-    assert process.heartbeat(2, reconnects=0).reason is None
+    assert process.heartbeat(2, BUS).reason is None
 
 
 def test_a_proof_that_ended_stays_when_the_next_one_starts() -> None:
@@ -158,7 +168,7 @@ class HealthyEngine(ScriptedEngine):
 async def test_a_heartbeat_under_load_tells_what_runs_and_what_waits() -> None:
     """One request on the model, one in the queue, a canary that passed: valid and counted."""
     process, engine, gpu = life(), HealthyEngine(), GpuThread()
-    batcher = Batcher(tokens_max=1000, rows_max=1)
+    batcher = Lanes(tokens_max=1000, rows_max=1)
     scheduler = Scheduler(engine, gpu, process._admission, batcher, canary_s=3600)
     process.engine, process.scheduler, process.proof = engine, scheduler, "abc"
     await scheduler._canary()
@@ -171,7 +181,7 @@ async def test_a_heartbeat_under_load_tells_what_runs_and_what_waits() -> None:
         waiting = asyncio.create_task(scheduler.answer(prepared("waits"), caller="b"))
         await asyncio.sleep(0)
 
-        beat: Any = json.loads(msgspec.json.encode(process.heartbeat(1, reconnects=0)))
+        beat: Any = json.loads(msgspec.json.encode(process.heartbeat(1, BUS)))
 
         scheduler.close()
         engine.gate.set()
@@ -188,7 +198,7 @@ async def test_a_heartbeat_under_load_tells_what_runs_and_what_waits() -> None:
         "jobs": 2,
         "jobs_max": 3,
         "bytes": 9,
-        "bytes_max": 9,
+        "bytes_max": 18,
         "tokens": 10,
         "tokens_max": 99,
         "in_flight": 1,
@@ -202,7 +212,7 @@ def test_the_first_heartbeat_is_valid_before_anything_is_there() -> None:
     """No engine, no queue, no proof: still the contract's record."""
     process = life()
 
-    beat = process.heartbeat(7, reconnects=2)
+    beat = process.heartbeat(7, msgspec.structs.replace(BUS, reconnects=2))
 
     jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(msgspec.json.encode(beat)))
     assert (beat.sequence, beat.state, beat.bus.reconnects) == (7, "starting", 2)

@@ -50,6 +50,10 @@ async def test_nothing_is_subscribed_before_every_proof_has_passed(
         assert json.loads((await ask(actor.client, decision())).data)["choice"]
         [connection] = connections_of(server, "test")
     assert sorted(connection["subscriptions_list"]) == [
+        *("$SRV.INFO", "$SRV.INFO.semif", "$SRV.INFO.semif.test"),
+        *("$SRV.PING", "$SRV.PING.semif", "$SRV.PING.semif.test"),
+        *("$SRV.STATS", "$SRV.STATS.semif", "$SRV.STATS.semif.test"),
+        "semif.v1.health.*",
         "semif.v1.score",
         "semif.v1.score_shared",
         "semif.v1.status",

@@ -10,17 +10,19 @@ from dataclasses import dataclass
 import msgspec
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
-from actor.bus.connection import CONNECT_TIMEOUT_S, guarded_callback
-from actor.bus.credentials import credentials, servers
+from actor.bus.connection import CONNECT_TIMEOUT_S, guarded_callback, wire_bytes
+from actor.bus.credentials import credentials, servers, wants_tls
+from actor.bus.tolerant_client import TolerantClient
 from actor.settings import Settings
 from schemas.codec import codec_for
 from schemas.decision import Refused, Scored, ScoreReply, SharedReply
 from schemas.errors import ErrorBody, ErrorReply
 from schemas.health import Heartbeat
-from schemas.subjects import ERROR_CODE_HEADER, TIMEOUT_HEADER, Subjects
+from schemas.subjects import ERROR_CODE_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER, Subjects
 
-__all__ = ["BusClient", "NoAnswer", "Response", "open_client", "results_of"]
+__all__ = ["BusClient", "NoAnswer", "NoResponders", "Response", "open_client", "results_of"]
 
 UNREADABLE = (msgspec.MsgspecError, RecursionError)
 """What decoding raises; RecursionError is msgspec's own guard against deep nesting."""
@@ -30,6 +32,10 @@ GRACE_S = 2.0
 
 class NoAnswer(Exception):
     """No actor answered; the text says why."""
+
+
+class NoResponders(NoAnswer):
+    """Nobody listens on the subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +61,23 @@ class BusClient:
         self.unreadable = 0
         """Messages on health subjects that are no heartbeats."""
 
-    async def ask(self, payload: bytes, *, shared: bool = False, timeout_s: float) -> Response:
+    @property
+    def payload_bytes_max(self) -> int:
+        """Largest message the server takes, headers included."""
+        return int(self._client.max_payload)
+
+    async def ask(
+        self, payload: bytes, *, shared: bool = False, timeout_s: float, background: bool = False
+    ) -> Response:
         """Send a JSON request and wait for its reply; raises :class:`NoAnswer`."""
         subject = self._subjects.score_shared if shared else self._subjects.score
         headers = {TIMEOUT_HEADER: str(round(timeout_s * 1000))}
+        if background:
+            headers[PRIORITY_HEADER] = "background"
         try:
-            message = await self._client.request(
-                subject, payload, timeout=timeout_s + GRACE_S, headers=headers
-            )
-        except nats.errors.NoRespondersError:
+            message = await self.request(subject, payload, headers, timeout_s=timeout_s + GRACE_S)
+        except NoResponders:
             raise NoAnswer(f"nobody serves {subject}: no actor is ready") from None
-        except nats.errors.TimeoutError:
-            raise NoAnswer(f"no reply within {timeout_s + GRACE_S:g} s") from None
-        except nats.errors.MaxPayloadError:
-            raise NoAnswer("the request is larger than the server carries") from None
-        except nats.errors.Error as error:
-            raise NoAnswer(f"the connection to NATS broke: {error}") from None
         try:
             if ERROR_CODE_HEADER in (message.headers or {}):
                 refused = codec_for(None).decode(message.data, ErrorReply).error
@@ -81,6 +88,39 @@ class BusClient:
                 f"the reply cannot be read; look who else answers on {subject}, or whether the "
                 "actor is of another version"
             ) from None
+
+    async def request(
+        self, subject: str, payload: bytes, headers: dict[str, str] | None, *, timeout_s: float
+    ) -> Msg:
+        """Send a request of any kind; raises :class:`NoAnswer`, or its :class:`NoResponders`."""
+        if wire_bytes(payload, headers) > self.payload_bytes_max:
+            # nats-py counts the payload alone, and the server ends the connection.
+            raise NoAnswer("the request is larger than the server carries")
+        try:
+            return await self._client.request(subject, payload, timeout=timeout_s, headers=headers)
+        except nats.errors.NoRespondersError:
+            raise NoResponders(f"nobody serves {subject}") from None
+        except nats.errors.TimeoutError:
+            raise NoAnswer(f"no reply within {timeout_s:g} s") from None
+        except nats.errors.Error as error:
+            raise NoAnswer(f"the connection to NATS broke: {error}") from None
+
+    async def publish(self, subject: str, payload: bytes, headers: dict[str, str] | None) -> None:
+        """Publish to whoever listens; raises :class:`NoAnswer` when it cannot go out."""
+        if wire_bytes(payload, headers) > self.payload_bytes_max:
+            raise NoAnswer("the message is larger than the server carries")
+        try:
+            await self._client.publish(subject, payload, headers=headers)
+        except nats.errors.Error as error:
+            raise NoAnswer(f"the connection to NATS broke: {error}") from None
+
+    async def barrier(self) -> None:
+        """Wait until the server has taken what was published; raises :class:`NoAnswer`."""
+        try:
+            await self._client.flush()
+            await self._client.flush()  # the first one overtakes what was published
+        except nats.errors.Error as error:
+            raise NoAnswer(f"the connection to NATS broke: {error}") from None
 
     async def heartbeats(self, instance: str) -> AsyncIterator[Heartbeat]:
         """Give the heartbeats of ``instance`` (``*``: of all) from now on.
@@ -135,7 +175,7 @@ def _read_answer(payload: bytes, *, shared: bool) -> ScoreReply | SharedReply:
 @asynccontextmanager
 async def open_client(settings: Settings, name: str) -> AsyncIterator[BusClient]:
     """Connect, or raise :class:`NoAnswer` at once: a person or a probe waits."""
-    client = Client()
+    client = TolerantClient(require_tls=wants_tls(settings))
     errors: list[Exception] = []
     try:
         await client.connect(

@@ -53,18 +53,25 @@ def find_binary() -> Path:
 
 @contextmanager
 def embedded_server(
-    folder: Path, *, config: Path | None = None, port: int = -1, trace: bool = False
+    folder: Path,
+    *,
+    config: Path | None = None,
+    port: int = -1,
+    trace: bool = False,
+    jetstream: bool = False,
 ) -> Iterator[EmbeddedServer]:
     """Run a server until the block ends; its files go into ``folder``.
 
     Loopback and, at -1, a port of the system's choice: nats-server's own default is every
-    interface, port 4222, no authentication.
+    interface, port 4222, no authentication. ``jetstream`` keeps its streams under ``folder`` too,
+    and finds them again there.
     """
     log, output = folder / "nats-server.log", folder / "nats-server.out"
     command = [str(find_binary()), "-a", "127.0.0.1", "-p", str(port), "-m", "-1"]
     command += ["--ports_file_dir", str(folder), "-l", str(log)]
     command += ["-c", str(config)] if config else []
     command += ["-DV"] if trace else []
+    command += ["-js", "-sd", str(folder / "store")] if jetstream else []
     with output.open("wb") as file:  # where it complains of a configuration it cannot read
         process = subprocess.Popen(command, stdout=file, stderr=file)  # noqa: S603 - our own binary
     try:

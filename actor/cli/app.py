@@ -14,7 +14,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from actor import __version__, nats_url, settings
+from actor import __version__, settings
+from actor.cli import rules
+from actor.cli.options import Config, Server, load_settings
 from actor.cli.show import complain, complain_of_files, console
 
 __all__ = ["app", "main"]
@@ -27,13 +29,8 @@ app = typer.Typer(
 )
 model_app = typer.Typer(no_args_is_help=True, help="Model directories.")
 app.add_typer(model_app, name="model")
-
-Config = Annotated[
-    Path | None, typer.Option("--config", help="TOML file of settings; the environment wins.")
-]
-Server = Annotated[
-    str | None, typer.Option("--server", help="NATS URL, in place of SEMIF_NATS_URL.")
-]
+app.add_typer(rules.rules_app, name="rules")
+app.command()(rules.replay)
 
 
 def main() -> None:
@@ -43,23 +40,6 @@ def main() -> None:
     # processes on two cores took 4.5 times as long as two whose threads sleep.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     app()
-
-
-def load_settings(
-    config: Path | None, server: str | None = None
-) -> tuple[settings.Settings, dict[str, str]]:
-    """Read the settings; a mistake ends the command with exit code 2."""
-    try:
-        found, sources = settings.load(config)
-    except settings.SettingsError as error:
-        complain("settings", error)
-        raise typer.Exit(2) from None
-    if server is not None:
-        if fault := nats_url.fault_of(server):
-            complain("--server", fault)
-            raise typer.Exit(2)
-        found = msgspec.structs.replace(found, nats_url=server)
-    return found, sources
 
 
 @app.command()

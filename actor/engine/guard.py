@@ -6,13 +6,13 @@ process goes on.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import structlog
 
 from actor.engine.memory import DeviceMemory
+from actor.telemetry.traces import trace_of
 from schemas.errors import OutOfMemory, ScoringFailed, SemifError
 
 __all__ = ["guarded"]
@@ -38,8 +38,10 @@ def guarded(torch: Any, memory: DeviceMemory, call: Callable[[], Result]) -> Res
         memory.release_burst()
     except Exception as error:  # noqa: BLE001 - any failure must become exactly one reply
         failure = OutOfMemory() if is_out_of_memory(torch, error) else ScoringFailed()
-        # The text, never the traceback object: a log record may outlive the request.
-        _log.error("scoring failed", code=failure.code, traceback=traceback.format_exc())
+        # Texts, never the traceback object: a log record may outlive the request.
+        _log.error(
+            "scoring failed", code=failure.code, text=text_of(error), traceback=trace_of(error)
+        )
     else:
         return result
     _release(memory)
@@ -50,8 +52,16 @@ def _release(memory: DeviceMemory) -> None:
     """Release what the failed call held; after an illegal access the card refuses this too."""
     try:
         memory.release()
-    except Exception:  # noqa: BLE001 - the call's own failure is the one to report
-        _log.error("memory not released", traceback=traceback.format_exc())
+    except Exception as error:  # noqa: BLE001 - the call's own failure is the one to report
+        _log.error("memory not released", text=text_of(error), traceback=trace_of(error))
+
+
+def text_of(error: BaseException) -> str | None:
+    """Give the words of PyTorch and its libraries, which are about devices and shapes.
+
+    Errors of other types may quote a request.
+    """
+    return str(error) if isinstance(error, RuntimeError | MemoryError) else None
 
 
 def is_out_of_memory(torch: Any, error: BaseException) -> bool:

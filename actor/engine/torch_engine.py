@@ -95,7 +95,7 @@ class TorchEngine:
                 raise question
             questions.append(question)
             prompts.append(prompt)
-        return Prepared(work, tuple(questions), tuple(prompts))
+        return Prepared.of(work, tuple(questions), tuple(prompts))
 
     def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
         """Score the requests together when the scorer can, else in turn."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from schemas.errors import Overloaded
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "Permit"]
 
 RETRY_AFTER_MS_MIN = 10
 DEADLINE_SHARE = 0.8
@@ -17,10 +16,32 @@ RATE_WEIGHT = 0.2
 """Weight of the newest batch in the running means."""
 
 
+class Permit:
+    """Room held from the moment it is given until the block ends; to be entered at once.
+
+    Not a generator's context manager: two of those took a tenth of a request's time on the loop.
+    """
+
+    __slots__ = ("_amount", "_caller", "_give_back")
+
+    def __init__(self, give_back: Callable[[int, str], None], amount: int, caller: str) -> None:
+        self._give_back = give_back
+        self._amount = amount
+        self._caller = caller
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_error: object) -> None:
+        self._give_back(self._amount, self._caller)
+
+
 class Admission:
     """Permits for requests between receipt and reply.
 
     Count and bytes are known at receipt, tokens once the prompts are encoded: one permit each.
+    The last eighth of each limit is for callers who hold nothing: a caller with 10,000 requests
+    must not shut out one with a single request.
     Pure bookkeeping for one thread (the event loop's): no clock, no waiting.
     """
 
@@ -31,61 +52,101 @@ class Admission:
         self.jobs = 0
         self.bytes = 0
         self.tokens = 0
+        self._held: dict[str, int] = {}
+        """Requests of each caller that has any."""
         self._encoded = 0
         self._seconds_each = 0.0
         self._seconds_a_token = 0.0
 
-    @contextmanager
-    def permit(self, nbytes: int, *, within_s: float = math.inf) -> Iterator[None]:
+    def permit(
+        self,
+        nbytes: int,
+        *,
+        caller: str = "",
+        within_s: float = math.inf,
+        background: bool = False,
+    ) -> Permit:
         """Hold room for one request of ``nbytes``; raises :class:`Overloaded` when there is none.
 
         Nor is one let in behind a queue that takes longer than ``within_s``, the time it has: it
         would take a place, and perhaps the model's time, for an answer that comes too late.
 
         A request larger than ``bytes_max`` is let in when nothing else is there: it could never
-        enter otherwise, and a caller told to retry would retry for ever.
+        enter otherwise, and a caller told to retry would retry for ever. ``background`` requests
+        are let in while the queue is less than half full.
         """
-        if self.jobs >= self.jobs_max:
+        held = self._held.get(caller, 0)
+        if background and not self.roomy:
+            raise self.refusal("The queue is full for background work", self.jobs_max, "requests")
+        if self.jobs >= _share(self.jobs_max, held):
             raise self.refusal("The queue is full by count", self.jobs_max, "requests")
-        if self.jobs and self.bytes + nbytes > self.bytes_max:
+        if self.jobs and self.bytes + nbytes > _share(self.bytes_max, held):
             raise self.refusal("The queue is full by size", self.bytes_max, "bytes")
-        if self.tokens >= self.tokens_max:  # whatever it holds: refused before it is encoded
+        if self.tokens >= _share(self.tokens_max, held):
+            # Whatever it holds: refused before it is encoded.
             raise self.refusal("The queue is full by tokens", self.tokens_max, "tokens")
-        self._check_deadline(within_s)
+        self._check_deadline(within_s, held)
         self.jobs += 1
         self.bytes += nbytes
-        try:
-            yield
-        finally:
-            self.jobs -= 1
-            self.bytes -= nbytes
+        self._held[caller] = held + 1
+        return Permit(self._give_back, nbytes, caller)
 
-    @contextmanager
-    def permit_tokens(self, tokens: int, *, within_s: float = math.inf) -> Iterator[None]:
+    def permit_tokens(self, tokens: int, *, caller: str = "", within_s: float = math.inf) -> Permit:
         """Hold room for the tokens of a request that has its :meth:`permit`, or raise as it does.
 
         A request larger than ``tokens_max`` is let in when no other tokens are held.
         """
-        if self.tokens and self.tokens + tokens > self.tokens_max:
+        others = self._held.get(caller, 1) - 1
+        if self.tokens and self.tokens + tokens > _share(self.tokens_max, others):
             raise self.refusal("The queue is full by tokens", self.tokens_max, "tokens")
-        self._check_deadline(within_s)
+        self._check_deadline(within_s, others)
         self._encoded += 1
         self.tokens += tokens
-        try:
-            yield
-        finally:
-            self._encoded -= 1
-            self.tokens -= tokens
+        return Permit(self._give_back_tokens, tokens, caller)
 
-    def _check_deadline(self, within_s: float) -> None:
+    @property
+    def full(self) -> bool:
+        """True when the rest is kept for callers who hold nothing."""
+        return (
+            self.jobs >= _share(self.jobs_max, 1)
+            or self.bytes >= _share(self.bytes_max, 1)
+            or self.tokens >= _share(self.tokens_max, 1)
+        )
+
+    @property
+    def roomy(self) -> bool:
+        """True when each limit is less than half used."""
+        return (
+            2 * self.jobs < self.jobs_max
+            and 2 * self.bytes < self.bytes_max
+            and 2 * self.tokens < self.tokens_max
+        )
+
+    def _give_back(self, nbytes: int, caller: str) -> None:
+        self.jobs -= 1
+        self.bytes -= nbytes
+        left = self._held[caller] - 1
+        if left:
+            self._held[caller] = left
+        else:
+            del self._held[caller]
+
+    def _give_back_tokens(self, tokens: int, _caller: str) -> None:
+        self._encoded -= 1
+        self.tokens -= tokens
+
+    def _check_deadline(self, within_s: float, held: int) -> None:
         """Refuse behind a queue that takes too long.
 
         By the tokens that are held: requests not yet encoded may be of any size, and the mean of
-        the last ones, long documents perhaps, would refuse a burst of short ones.
+        the last ones, long documents perhaps, would refuse a burst of short ones. A caller who
+        holds nothing waits for one request of each other caller, for they take turns.
         """
-        if self.tokens * self._seconds_a_token > within_s * DEADLINE_SHARE:
-            limit_ms = round(within_s * 1000)
-            raise self.refusal("The queue takes longer than the deadline allows", limit_ms, "ms")
+        ahead: float = self.tokens
+        if not held and self._encoded:
+            ahead *= min(len(self._held) / self._encoded, 1.0)
+        if ahead * self._seconds_a_token > within_s * DEADLINE_SHARE:
+            raise self.too_late(within_s)
 
     def refusal(self, what: str, limit: int, unit: str) -> Overloaded:
         """Give the refusal, with the time that the present queue will take."""
@@ -104,11 +165,25 @@ class Admission:
         unread = self.jobs - self._encoded
         return self.tokens * self._seconds_a_token + unread * self._seconds_each
 
+    def seconds_for(self, tokens: int) -> float:
+        """Give the seconds that the model takes for so many tokens."""
+        return tokens * self._seconds_a_token
+
+    def too_late(self, within_s: float) -> Overloaded:
+        """Give the refusal of a request that has only ``within_s`` left."""
+        limit_ms = max(round(within_s * 1000), 0)
+        return self.refusal("The queue takes longer than the deadline allows", limit_ms, "ms")
+
     def observe(self, seconds: float, *, jobs: int, tokens: int) -> None:
         """Learn how long the model took for a batch."""
         self._seconds_each = _mean(self._seconds_each, seconds / jobs)
         if tokens:  # a batch whose every question was refused before has none
             self._seconds_a_token = _mean(self._seconds_a_token, seconds / tokens)
+
+
+def _share(limit: int, held: int) -> int:
+    """Give the part of a limit that a caller who holds so many requests may fill."""
+    return limit - limit // 8 if held else limit
 
 
 def _mean(mean: float, newest: float) -> float:

@@ -25,9 +25,10 @@ __all__ = ["Batcher"]
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """The waiting jobs of one state. Compared by identity: its key is thousands of tokens."""
+    """The waiting jobs of one state, compared by identity."""
 
-    key: tuple[int, ...]
+    key: bytes
+    tokens: int
     jobs: OrderedDict[Job, None] = field(default_factory=OrderedDict)
 
 
@@ -61,7 +62,7 @@ class _Batch:
 
     def tokens_of(self, job: Job, state: _State) -> int:
         """Give the tokens that ``job`` would add."""
-        return job.tokens - (len(state.key) if state in self.states else 0)
+        return job.tokens - (state.tokens if state in self.states else 0)
 
     def add(self, job: Job, state: _State) -> None:
         self.room.take(job.rows, self.tokens_of(job, state))
@@ -82,7 +83,7 @@ class Batcher:
         self._by_age: OrderedDict[Job, _State] = OrderedDict()
         self._by_caller: OrderedDict[str, OrderedDict[Job, None]] = OrderedDict()
         """In order of turns: who was served last stands last."""
-        self._by_state: dict[tuple[int, ...], _State] = {}
+        self._by_state: dict[bytes, _State] = {}
         self._begin_by_turn = False
 
     def __len__(self) -> int:
@@ -93,7 +94,7 @@ class Batcher:
         key = job.prepared.state_key
         state = self._by_state.get(key)
         if state is None:
-            state = self._by_state[key] = _State(key)
+            state = self._by_state[key] = _State(key, job.prepared.state_tokens)
         state.jobs[job] = None
         self._by_age[job] = state
         self._by_caller.setdefault(job.caller, OrderedDict())[job] = None
@@ -134,6 +135,10 @@ class Batcher:
         self._by_caller.clear()
         self._by_state.clear()
         return jobs
+
+    def by_age(self) -> list[Job]:
+        """Give the waiting jobs in order of arrival; they stay."""
+        return list(self._by_age)
 
     def oldest_enqueued_s(self) -> float | None:
         """Give the arrival time of the job that has waited longest, if any waits."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass
+
+import msgspec
 
 from actor.engine.base import Outcome, Prepared, Scores
 
 __all__ = ["Answer", "Job"]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """What a job's future holds: the scores, and how long the job waited for them."""
 
     scores: Scores
@@ -23,22 +25,29 @@ class Job:
     """A prepared request and the future that its handler awaits.
 
     A handler that gives up (deadline, shutdown) cancels the future: the job is then abandoned,
-    and dropped before it reaches the GPU. Times are of the event loop's clock, in seconds.
+    and dropped before it reaches the GPU.
     """
 
     prepared: Prepared
     caller: str
     """Who asks, as far as the bus can tell: callers get their turns at the GPU."""
     enqueued_s: float
+    """Of ``time.monotonic``: the event loop's own clock may tick in milliseconds."""
     future: asyncio.Future[Answer]
-    rows: int = field(init=False)
-    """Prompts to score; kept, because the batcher asks often."""
-    tokens: int = field(init=False)
-    """Tokens to compute when the job is scored alone."""
+    deadline_s: float = math.inf
+    """When its caller stops waiting."""
+    background: bool = False
+    """May wait until nothing else does."""
 
-    def __post_init__(self) -> None:
-        self.rows = self.prepared.rows
-        self.tokens = self.prepared.tokens
+    @property
+    def rows(self) -> int:
+        """Prompts to score."""
+        return self.prepared.rows
+
+    @property
+    def tokens(self) -> int:
+        """Tokens to compute when the job is scored alone."""
+        return self.prepared.tokens
 
     @property
     def abandoned(self) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from datetime import UTC, datetime
 from functools import partial
 
 from actor.engine.base import Engine, Outcome, Prepared, Scores
 from actor.scheduling.admission import Admission
-from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import GpuThread
 from actor.scheduling.job import Answer, Job
+from actor.scheduling.lanes import Lanes
 from schemas.errors import Draining, OutOfMemory, ScoringFailed, SemifError
 
 __all__ = ["Scheduler"]
@@ -24,7 +26,7 @@ class Scheduler:
         engine: Engine,
         gpu: GpuThread,
         admission: Admission,
-        batcher: Batcher,
+        lanes: Lanes,
         *,
         canary_s: float,
     ) -> None:
@@ -32,10 +34,11 @@ class Scheduler:
         self._gpu = gpu
         self._admission = admission
         self._canary_s = canary_s
-        self._batcher = batcher
+        self._lanes = lanes
         self._pending: set[Job] = set()
         """All that are not answered, wherever they are: what a bug loses is still failed."""
         self._running: list[Job] = []
+        self._started_s = 0.0
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -49,27 +52,41 @@ class Scheduler:
 
     def oldest_ms(self) -> float:
         """Milliseconds that the longest-waiting request has waited."""
-        oldest_s = self._batcher.oldest_enqueued_s()
-        return 0.0 if oldest_s is None else (self._loop.time() - oldest_s) * 1000
+        oldest_s = self._lanes.oldest_enqueued_s()
+        return 0.0 if oldest_s is None else (time.monotonic() - oldest_s) * 1000
 
-    async def answer(self, prepared: Prepared, *, caller: str) -> Answer:
+    def running_s(self) -> float:
+        """Seconds that the model has worked on the present batch; 0 while it is idle."""
+        return time.monotonic() - self._started_s if self._running else 0.0
+
+    async def answer(
+        self,
+        prepared: Prepared,
+        *,
+        caller: str,
+        deadline_s: float = math.inf,
+        background: bool = False,
+    ) -> Answer:
         """Queue a request and wait for its scores; raises :class:`SemifError`.
 
-        Requests of one ``caller`` take turns with those of others.
+        Requests of one ``caller`` take turns with those of others; ``background`` ones wait until
+        no other does. One that cannot be scored by ``deadline_s`` (of ``time.monotonic``) is told
+        ``overloaded`` as soon as that is known.
 
         Cancelling the wait abandons the request: it is dropped if it has not started.
         """
         if self._closed:
             raise Draining
-        job = Job(prepared, caller, self._loop.time(), self._loop.create_future())
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        job = Job(prepared, caller, time.monotonic(), future, deadline_s, background)
         self._pending.add(job)
-        self._batcher.append(job)
+        self._lanes.append(job)
         self._wake.set()
         try:
             return await job.future
         finally:
             # Its permit is given back now: what it holds must go too, not wait for the GPU.
-            self._batcher.discard(job)
+            self._lanes.discard(job)
             self._pending.discard(job)
 
     async def run(self) -> None:
@@ -81,7 +98,7 @@ class Scheduler:
         try:
             while True:
                 # Not before the GPU is free: what comes meanwhile still gets into the batch.
-                self._running = self._batcher.next_batch()
+                self._running = self._lanes.next_batch()
                 if self._running:
                     await self._score(self._running)
                 elif not await self._work_arrives():
@@ -92,7 +109,7 @@ class Scheduler:
     def close(self) -> None:
         """Refuse what has not started; what runs goes on."""
         self._closed = True
-        for job in self._batcher.take_all():
+        for job in self._lanes.take_all():
             _fail(job, Draining())
 
     async def _work_arrives(self) -> bool:
@@ -106,19 +123,34 @@ class Scheduler:
         return True
 
     async def _score(self, batch: list[Job]) -> None:
-        started_s = self._loop.time()
+        started_s = self._started_s = time.monotonic()
         prepared = [job.prepared for job in batch]
         outcomes = await self._gpu.run(partial(self._engine.score, prepared))
         self._admission.observe(
-            self._loop.time() - started_s,
+            time.monotonic() - started_s,
             jobs=len(batch),
             tokens=sum(job.tokens for job in batch),
         )
         for job, outcome in zip(batch, outcomes, strict=True):
             job.resolve(outcome, started_s=started_s)
         self._running = []  # only now: a job without an outcome is still failed at the end
+        self._refuse_the_late()
         if any(map(_engine_failed, outcomes)):
             await self._canary()
+
+    def _refuse_the_late(self) -> None:
+        """Refuse waiting jobs whose deadline the measured rate cannot meet.
+
+        Now that another actor may still have the time, and not when the deadline has passed.
+        """
+        now_s, tokens = time.monotonic(), 0
+        for job in self._lanes.by_age():
+            if job.abandoned:
+                continue
+            tokens += job.tokens
+            if now_s + self._admission.seconds_for(tokens) > job.deadline_s:
+                tokens -= job.tokens
+                _fail(job, self._admission.too_late(job.deadline_s - now_s))
 
     async def _canary(self) -> None:
         await self._gpu.run(self._engine.canary)

@@ -8,6 +8,7 @@ import sys
 import structlog
 
 from actor.settings import Settings
+from actor.telemetry.traces import trace_of
 
 __all__ = ["set_up"]
 
@@ -19,14 +20,12 @@ def set_up(settings: Settings) -> None:
     if settings.log_format == "json":
         renderer = structlog.processors.JSONRenderer()
     else:
-        # Plain: the default shows the local variables of each frame, payloads among them.
-        renderer = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
+        # The usual formats show the text of an exception or the variables of its frames: payloads.
+        structlog.processors.ExceptionRenderer(lambda info: trace_of(info[1])),
     ]
     structlog.configure(
         processors=[*shared, renderer],

@@ -17,8 +17,9 @@ BODY = json.dumps(decision()).encode()
 
 @pytest.fixture(scope="module")
 def served(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Give an actor on a tiny model."""
-    with serving(tiny_llama, tmp_path_factory.mktemp("poison")) as running:
+    """Give an actor on a tiny model that also answers below ``in.``."""
+    settings = {"SEMIF_REPLY_PREFIXES": "_INBOX.,in."}
+    with serving(tiny_llama, tmp_path_factory.mktemp("poison"), settings=settings) as running:
         yield running
 
 
@@ -100,18 +101,16 @@ async def test_odd_headers_have_one_reply(served: Served, headers: bytes) -> Non
     await check_good(served.url)
 
 
-async def test_a_form_feed_in_a_reply_subject_is_part_of_it(served: Served) -> None:
-    """The server allows it, so an answer comes to that very subject."""
-    reply = await send_raw(served.url, b"in.\x0c\x0bbox", None)
+@pytest.mark.parametrize(
+    "reply",
+    [b"in.\xff\xfe", b"\xc3\x28", b"in.\xed\xa0\x80", b"in.\x0c\x0bbox", b"orders.create"],
+    ids=repr,
+)
+async def test_a_reply_subject_that_is_no_inbox_is_counted(served: Served, reply: bytes) -> None:
+    """Nobody is answered there; the count says so, and the connection lives.
 
-    assert b"in.\x0c\x0bbox" in reply
-    assert b'"choice"' in reply
-    await check_good(served.url)
-
-
-@pytest.mark.parametrize("reply", [b"in.\xff\xfe", b"\xc3\x28", b"in.\xed\xa0\x80"], ids=repr)
-async def test_a_reply_subject_that_is_no_text_is_counted(served: Served, reply: bytes) -> None:
-    """Nobody can be answered there; the count says so, and the connection lives."""
+    The server takes a form feed for a part of the subject, nats-py for the end of it.
+    """
     before = await unanswerable(served.url)
     client = await nats.connect(served.url)
     sending = asyncio.create_task(send_raw(served.url, reply, None))

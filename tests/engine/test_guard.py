@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
@@ -136,8 +137,20 @@ def test_the_log_has_the_text_and_no_object_that_lives() -> None:
         guarded(torch, memory_of(torch), lambda: raise_(RuntimeError("the reason")))
 
     [line] = logs
-    assert "the reason" in line["traceback"]
+    assert line["text"] == "the reason"
+    assert line["traceback"].startswith("RuntimeError\n")
     assert all(isinstance(value, str) for value in line.values())
+
+
+def test_the_text_of_other_errors_is_not_logged() -> None:
+    """A ValueError or KeyError may quote a request; what PyTorch raises is about shapes."""
+    torch = FakeTorch()
+
+    for error in (ValueError("payload"), KeyError("payload")):
+        with capture_logs() as logs, pytest.raises(ScoringFailed):
+            guarded(torch, memory_of(torch), partial(raise_, error))
+        assert "payload" not in str(logs)
+        assert type(error).__name__ in logs[0]["traceback"]
 
 
 def test_success_gives_a_burst_back() -> None:

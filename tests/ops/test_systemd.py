@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from actor.bus.connection import CLOSE_TIMEOUT_S
-from actor.service import GPU_STOP_S, LAST_REPLIES_S, Exit
+from actor.service import GPU_STOP_S, Exit
+from actor.serving import LAST_REPLIES_S
 from actor.settings import Settings
 
 ROOT = Path(__file__).parents[2]

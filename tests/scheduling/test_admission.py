@@ -20,10 +20,13 @@ from schemas.errors import Overloaded
 def test_limits_hold_for_any_sequence(
     jobs_max: int, bytes_max: int, steps: list[int | None]
 ) -> None:
-    """A number asks for a permit of that many bytes, None gives the oldest one back."""
+    """A number asks for a permit of that many bytes, None gives the oldest one back.
+
+    Each of another caller's, who may fill the limits to their ends.
+    """
     admission = Admission(jobs_max=jobs_max, bytes_max=bytes_max, tokens_max=1)
     held: list[tuple[int, ExitStack]] = []
-    for step in steps:
+    for number, step in enumerate(steps):
         if step is None:
             if held:
                 held.pop(0)[1].close()
@@ -33,7 +36,7 @@ def test_limits_hold_for_any_sequence(
         )
         stack = ExitStack()
         try:
-            stack.enter_context(admission.permit(step))
+            stack.enter_context(admission.permit(step, caller=str(number)))
         except Overloaded:
             assert not fits
         else:
@@ -53,7 +56,7 @@ def admission(*, jobs_max: int = 99, bytes_max: int = 999, tokens_max: int = 999
 
 def refused(queue: Admission) -> Overloaded:
     """Give the refusal of one request of one byte."""
-    with pytest.raises(Overloaded) as caught, queue.permit(1):
+    with pytest.raises(Overloaded) as caught, queue.permit(1, caller="another"):
         pass
     return caught.value
 
@@ -74,10 +77,10 @@ def test_an_oversize_request_enters_alone_only() -> None:
 def test_tokens_beyond_the_limit_enter_alone_only() -> None:
     """The same by tokens, which are asked for when the prompts are encoded."""
     queue = admission(tokens_max=10)
-    with queue.permit(1), queue.permit(1), queue.permit_tokens(1):
-        with pytest.raises(Overloaded) as beside, queue.permit_tokens(11):
+    with queue.permit(1, caller="a"), queue.permit(1, caller="b"), queue.permit_tokens(1):
+        with pytest.raises(Overloaded) as beside, queue.permit_tokens(11, caller="b"):
             pass
-        with queue.permit_tokens(9):
+        with queue.permit_tokens(9, caller="b"):
             assert queue.tokens == 10
     with queue.permit(1), queue.permit_tokens(11):
         assert queue.tokens == 11
@@ -92,7 +95,7 @@ def test_a_queue_full_by_tokens_refuses_at_receipt() -> None:
     queue = admission(tokens_max=10)
     with queue.permit(1), queue.permit_tokens(10):
         assert refused(queue).unit == "tokens"
-    with queue.permit(1), queue.permit_tokens(9), queue.permit(1):
+    with queue.permit(1), queue.permit_tokens(9), queue.permit(1, caller="another"):
         assert queue.jobs == 2
 
 
@@ -181,3 +184,72 @@ def test_a_queue_longer_than_the_deadline_refuses_at_once() -> None:
         "The queue takes longer than the deadline allows, the limit is 9000 ms."
     )
     assert (admission.jobs, admission.tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("limit", ["jobs_max", "bytes_max"])
+def test_the_last_eighth_is_for_callers_who_hold_nothing(limit: str) -> None:
+    """Of 16 places one caller gets 14; two others still get one each, and then all is full."""
+    queue = admission(**{limit: 16})
+    with ExitStack() as stack:
+        for _ in range(14):
+            stack.enter_context(queue.permit(1, caller="flood"))
+        with pytest.raises(Overloaded):
+            queue.permit(1, caller="flood")
+        assert queue.full
+        stack.enter_context(queue.permit(1, caller="one"))
+        stack.enter_context(queue.permit(1, caller="two"))
+        with pytest.raises(Overloaded):
+            queue.permit(1, caller="three")
+
+    assert (queue.jobs, queue.bytes, queue.full, queue.roomy) == (0, 0, False, True)
+
+
+def test_the_last_eighth_of_the_tokens_too() -> None:
+    """Of 80 tokens one caller fills 70."""
+    queue = admission(tokens_max=80)
+    with queue.permit(1, caller="flood"), queue.permit_tokens(70, caller="flood"):
+        with pytest.raises(Overloaded):
+            queue.permit(1, caller="flood")
+        with queue.permit(1, caller="one"), queue.permit_tokens(10, caller="one"):
+            assert queue.tokens == 80
+
+
+def test_a_flood_of_one_caller_is_not_anothers_wait() -> None:
+    """10 s of one caller's in ten requests: another waits for one of them, which takes 1 s."""
+    queue = admission()
+    queue.observe(1.0, jobs=1, tokens=10)
+    with ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(queue.permit(1, caller="flood"))
+            stack.enter_context(queue.permit_tokens(10, caller="flood"))
+        with pytest.raises(Overloaded):
+            queue.permit(1, caller="flood", within_s=5)
+        with queue.permit(1, caller="one", within_s=5):
+            assert queue.jobs == 11
+        with pytest.raises(Overloaded):
+            queue.permit(1, caller="one", within_s=1)
+
+
+def test_ten_callers_wait_for_each_other() -> None:
+    """10 s in ten requests of ten callers: the eleventh waits for all of them."""
+    queue = admission()
+    queue.observe(1.0, jobs=1, tokens=10)
+    with ExitStack() as stack:
+        for number in range(10):
+            stack.enter_context(queue.permit(1, caller=str(number)))
+            stack.enter_context(queue.permit_tokens(10, caller=str(number)))
+
+        with pytest.raises(Overloaded):
+            queue.permit(1, caller="eleventh", within_s=12)
+        with queue.permit(1, caller="eleventh", within_s=13):
+            assert queue.jobs == 11
+
+
+def test_background_work_enters_a_queue_less_than_half_full() -> None:
+    """Two of four places taken: live work may come in, the other may not."""
+    queue = admission(jobs_max=4)
+    with queue.permit(1), queue.permit(1, background=True):
+        with pytest.raises(Overloaded):
+            queue.permit(1, background=True)
+        with queue.permit(1):
+            assert queue.jobs == 3

@@ -268,9 +268,10 @@ STEPS = st.lists(st.one_of(SIZES, st.just("take"), st.integers(0, 50)), max_size
 def cost_of(jobs: list[Job]) -> int:
     """Give the tokens of a batch: each state once, and the rows' own."""
     with_rows = [job.prepared for job in jobs if job.prepared.prompts]
-    states = {each.state_key for each in with_rows}
+    firsts = (each.prompts[0] for each in with_rows)
+    states = {first.ids[0]: first.state_tokens for first in firsts if first}
     own = (len(p.ids) - p.state_tokens for each in with_rows for p in each.prompts if p)
-    return sum(map(len, states)) + sum(own)
+    return sum(states.values()) + sum(own)
 
 
 def check_batch(batch: list[Job], waiting: list[Job], *, tokens_max: int, rows_max: int) -> None:

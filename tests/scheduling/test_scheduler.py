@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Self
 
@@ -11,11 +12,11 @@ from scripted_engine import DONE, ScriptedEngine, prepared
 
 from actor.engine.base import CanaryFailed, Outcome, Prepared, Scores
 from actor.scheduling.admission import Admission
-from actor.scheduling.batcher import Batcher
 from actor.scheduling.gpu_thread import EngineDied, GpuThread
 from actor.scheduling.job import Answer, Job
+from actor.scheduling.lanes import Lanes
 from actor.scheduling.scheduler import Scheduler
-from schemas.errors import Draining, OutOfMemory, ScoringFailed
+from schemas.errors import Draining, OutOfMemory, Overloaded, ScoringFailed
 
 
 class Running:
@@ -27,10 +28,8 @@ class Running:
         self.engine = engine
         self.gpu = GpuThread()
         self.admission = Admission(jobs_max=100, bytes_max=100, tokens_max=10_000)
-        self.batcher = Batcher(tokens_max=10_000, rows_max=rows_max)
-        self.scheduler = Scheduler(
-            engine, self.gpu, self.admission, self.batcher, canary_s=canary_s
-        )
+        self.lanes = Lanes(tokens_max=10_000, rows_max=rows_max)
+        self.scheduler = Scheduler(engine, self.gpu, self.admission, self.lanes, canary_s=canary_s)
         self.task = asyncio.create_task(self.scheduler.run())
 
     async def __aenter__(self) -> Self:
@@ -125,8 +124,33 @@ async def test_one_canary_follows_a_batch_with_failures() -> None:
     assert engine.canaries == 1
 
 
-class LosingBatcher(Batcher):
-    """A batcher with a bug: what it took is gone."""
+async def test_a_job_that_cannot_make_its_deadline_is_told_at_once() -> None:
+    """Ten tokens take a minute: of two that wait behind it, the one with two minutes has time.
+
+    The other has half a minute left, and is not kept until it is over.
+    """
+    async with Running(ScriptedEngine(), rows_max=1) as running:
+        first = await running.busy_with("first")
+        now_s = time.monotonic()
+        late, patient = (
+            asyncio.create_task(
+                running.scheduler.answer(
+                    prepared(name), caller="caller", deadline_s=now_s + seconds
+                )
+            )
+            for name, seconds in (("late", 30), ("patient", 120))
+        )
+        await asyncio.sleep(0)
+        running.admission.observe(60, jobs=1, tokens=10)  # less a fifth once the first is done
+        running.engine.gate.set()
+        outcomes = await asyncio.gather(first, late, patient, return_exceptions=True)
+
+    assert [type(each) for each in outcomes] == [Answer, Overloaded, Answer]
+    assert running.engine.scored == ["first", "patient"]
+
+
+class LosingLanes(Lanes):
+    """Lanes with a bug: what it took is gone."""
 
     def next_batch(self) -> list[Job]:
         if super().next_batch():
@@ -137,7 +161,7 @@ class LosingBatcher(Batcher):
 async def test_a_job_that_a_bug_lost_is_still_answered() -> None:
     """Taken from the queue and never handed over: its caller hears when the run ends."""
     async with Running(ScriptedEngine()) as running:
-        running.scheduler._batcher = LosingBatcher(tokens_max=100, rows_max=1)
+        running.scheduler._lanes = LosingLanes(tokens_max=100, rows_max=1)
         asked = [running.ask("lost"), running.ask("waits")]
 
         with pytest.raises(ZeroDivisionError):
@@ -156,7 +180,7 @@ async def test_an_abandoned_job_never_reaches_the_engine() -> None:
         await asyncio.sleep(0)
         abandoned.cancel()
         await asyncio.gather(abandoned, return_exceptions=True)
-        assert len(running.batcher) == 1  # what it held went with its permit
+        assert len(running.lanes) == 1  # what it held went with its permit
         running.engine.gate.set()
         await asyncio.gather(first, kept)
 

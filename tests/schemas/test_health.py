@@ -20,7 +20,8 @@ STARTING = (
     b'"counters":{"received":0,"answered":0,"refused":{},"expired":0,"failed":0,"oom":0,'
     b'"unanswerable":0,"replies_dropped":0},'
     b'"latency":{"samples":0,"p50_ms":0.0,"p99_ms":0.0},"canary":{"runs":0,"last_ok":null},'
-    b'"bus":{"reconnects":0},"engine":null}'
+    b'"bus":{"reconnects":0,"moves":0,"queue_group":"semif","taking":false,"steps_out":0,'
+    b'"dropped_unsent":0,"dropped_by_client":0,"publishes_refused":0},"engine":null}'
 )
 
 
@@ -33,7 +34,7 @@ def test_what_is_not_known_yet_is_null() -> None:
 
 def test_a_watcher_takes_fields_it_does_not_know() -> None:
     """Actors are upgraded before their watchers."""
-    newer = STARTING.replace(b'{"reconnects":0}', b'{"reconnects":0,"new":[1]}')
+    newer = STARTING.replace(b'{"reconnects":0,', b'{"reconnects":0,"new":[1],')
     assert msgspec.json.decode(newer, type=Heartbeat).bus.reconnects == 0
 
 

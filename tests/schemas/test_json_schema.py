@@ -54,7 +54,7 @@ def test_the_search_for_structs_finds_them() -> None:
     """The test above would pass over nothing at all."""
     found = {struct.name for source in SOURCES for struct in structs_in(source)}
     assert {"ScoreRequest", "Scored", "ErrorBody", "Heartbeat", "Subjects"} <= found
-    assert len(found) == 24
+    assert len(found) >= 30
 
 
 def test_docs_of_a_field_are_read_from_the_source() -> None:

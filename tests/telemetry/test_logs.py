@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -54,9 +55,8 @@ def test_json_lines_are_one_object_each() -> None:
         *("ready", "hm", "failed", "from a library", "library failed")
     ]
     assert records[0]["proof"] == "abc"
-    assert "KeyError: 'gone'" in records[2]["exception"]
-    assert records[4]["exception"].startswith("Traceback (most recent call last):")
-    assert "TypeError" in records[4]["exception"]
+    assert records[2]["exception"].startswith("KeyError\n  __main__:")
+    assert records[4]["exception"].startswith("TypeError\n  __main__:")
     assert all(r["timestamp"].endswith("Z") and r["level"] for r in records)
 
 
@@ -77,9 +77,10 @@ def test_console_lines_are_for_people() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_a_traceback_shows_no_local_variable(form: str) -> None:
-    """A frame's variables hold payloads; its name and its line number do not."""
+def test_a_traceback_shows_no_text_and_no_local_variable(form: str) -> None:
+    """They may hold payloads; the name of a frame and its line number do not."""
     text = "\n".join(lines_of("info", form))
 
-    assert "in work" in text
-    assert "'payload'" not in text
+    assert re.search(r"__main__:\d+ work", text)
+    assert "payload" not in text
+    assert "gone" not in text

@@ -41,7 +41,7 @@ class InstantEngine:
 
     def prepare(self, work: Work) -> Prepared:
         """Give every question the same prompt of one token."""
-        return Prepared(work, work.questions, (NO_PROMPT,) * len(work.questions))
+        return Prepared.of(work, work.questions, (NO_PROMPT,) * len(work.questions))
 
     def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
         """Answer each request."""

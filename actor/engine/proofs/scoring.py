@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from actor.engine.base import DecisionResult, Question
 from actor.engine.encoding import PromptEncoder, row_of

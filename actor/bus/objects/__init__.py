@@ -1,0 +1,1 @@
+"""JetStream's streams and consumers: what is needed, what is there, and what to do about it."""

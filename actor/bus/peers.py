@@ -1,0 +1,74 @@
+"""Other actors of the same queue group, by their heartbeats."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from actor.bus.connection import Connection
+from actor.settings import Settings
+from schemas.subjects import Subjects
+
+__all__ = ["Peers"]
+
+INTERVALS = 3
+"""Heartbeats missed before an actor counts as gone."""
+PEERS_MAX = 10_000
+"""Anybody may publish a heartbeat: what is remembered has an end."""
+
+
+class _Bus(msgspec.Struct, frozen=True):
+    queue_group: str
+    taking: bool
+
+
+class _Beat(msgspec.Struct, frozen=True):
+    """What of a heartbeat matters here; an actor of another version may send more."""
+
+    instance: str
+    state: str
+    interval_s: float
+    bus: _Bus
+
+
+class Peers:
+    """Knows who else would take a request. Everything is called on the event loop."""
+
+    def __init__(self, settings: Settings, connection: Connection) -> None:
+        self._connection = connection
+        self._subject = Subjects(settings.subject_prefix).health("*")
+        self._own = settings.instance
+        self._group = settings.queue_group
+        self._decoder = msgspec.json.Decoder(_Beat)
+        self._free_until_s: dict[str, float] = {}
+        self._subscription: Subscription | None = None
+
+    @property
+    def free(self) -> bool:
+        """True when another actor takes requests now."""
+        now_s = time.monotonic()
+        return any(until_s > now_s for until_s in self._free_until_s.values())
+
+    async def subscribe(self) -> None:
+        """Listen from now on."""
+        self._subscription = await self._connection.subscribe(self._subject, self._on_heartbeat)
+
+    async def end(self) -> None:
+        """Listen no more."""
+        if self._subscription:
+            await self._connection.end(self._subscription)
+            self._subscription = None
+
+    def _on_heartbeat(self, message: Msg) -> None:
+        try:
+            beat = self._decoder.decode(message.data)
+        except (msgspec.MsgspecError, RecursionError):
+            return
+        if beat.instance == self._own or beat.bus.queue_group != self._group:
+            return
+        self._free_until_s.pop(beat.instance, None)
+        if beat.state == "ready" and beat.bus.taking and len(self._free_until_s) < PEERS_MAX:
+            self._free_until_s[beat.instance] = time.monotonic() + INTERVALS * beat.interval_s

@@ -1,0 +1,52 @@
+"""One event's way through one rule: ask, decide, publish. Whoever asks and publishes is given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from actor.engine.base import Work
+from actor.rules import plan
+from actor.rules.event import Message
+from actor.rules.outcomes import BAD_HEADERS, UNPUBLISHED, Outcome, StopEvent, Stopped
+from actor.rules.plan import Asked, Limits
+from actor.rules.publication import Publication
+from actor.rules.rule import Rule
+from actor.wire import UNREADABLE_HEADERS
+from schemas.decision import ScoreReply, SharedReply
+from schemas.errors import ErrorBody, SemifError
+
+__all__ = ["Decide", "Publish", "carry_out"]
+
+Decide = Callable[[Work], Awaitable[ScoreReply | SharedReply | ErrorBody]]
+"""Answers, or gives or raises the error of the whole work."""
+Publish = Callable[[Publication], Awaitable[str | None]]
+"""Gives why it was not taken; None when it was."""
+
+
+async def carry_out(
+    rule: Rule, message: Message, limits: Limits, decide: Decide, publish: Publish
+) -> Outcome | Stopped:
+    """Give what became of the event."""
+    if UNREADABLE_HEADERS in message.headers:
+        return StopEvent(BAD_HEADERS, "event", "its headers cannot be read").of(rule.name)
+    asked = plan.ask(rule, message, limits)
+    if isinstance(asked, Stopped):
+        return asked
+    decided = await _decide(asked, limits, decide)
+    if isinstance(decided, Stopped):
+        return decided
+    for publication in decided.publications:
+        # One after the other, so that whoever reads two sinks finds them in the file's order.
+        if (reason := await publish(publication)) is not None:
+            return StopEvent(UNPUBLISHED, "sinks", reason).of(rule.name)
+    return decided.outcome
+
+
+async def _decide(asked: Asked, limits: Limits, decide: Decide) -> plan.Decided | Stopped:
+    try:
+        reply = await decide(asked.work)
+    except SemifError as error:
+        return plan.refuse(asked.rule, error)
+    if isinstance(reply, ErrorBody):
+        return plan.refuse(asked.rule, reply)
+    return plan.decide(asked, reply, limits)
