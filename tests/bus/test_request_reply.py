@@ -311,7 +311,8 @@ async def test_a_full_queue_refuses_at_once_and_everyone_gets_one_reply(
     assert sorted(message.subject for message in replies) == sorted(asked)
     codes = Counter(error_of(m)["code"] if m.headers else "answered" for m in replies)
     assert codes.keys() == {"answered", "overloaded"}
-    assert codes["answered"] >= 64
+    # The last eighth of the places is not for a caller who holds others.
+    assert codes["answered"] >= (56 if callers == 1 else 64)
     assert all(error_of(m)["retry_after_ms"] >= 1 for m in replies if m.headers)
     assert status["counters"]["answered"] == codes["answered"]
     assert status["counters"]["refused"] == {"overloaded": codes["overloaded"]}

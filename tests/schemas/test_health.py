@@ -21,7 +21,7 @@ STARTING = (
     b'"unanswerable":0,"replies_dropped":0},'
     b'"latency":{"samples":0,"p50_ms":0.0,"p99_ms":0.0},"canary":{"runs":0,"last_ok":null},'
     b'"bus":{"reconnects":0,"moves":0,"queue_group":"semif","taking":false,"steps_out":0,'
-    b'"dropped_unsent":0,"dropped_by_client":0,"publishes_refused":0},"engine":null}'
+    b'"dropped_unsent":0,"dropped_by_client":0,"publishes_refused":0},"pipeline":null,"engine":null}'
 )
 
 
