@@ -43,7 +43,8 @@ bench: demo-model  ## Measure the start, then speed and overload against their b
 	$(BIN)/python benchmarks/start.py $(DEMO_MODEL)
 	$(BIN)/semif-actor bench --model $(DEMO_MODEL)
 
-soak: demo-model  ## Offer ten times the capacity for SOAK_S seconds; every request has its reply.
+soak: demo-model  ## Jobs under random faults, then ten times the capacity for SOAK_S seconds.
+	$(BIN)/python tests/harness/exactly_once.py --jobs 2000
 	$(BIN)/semif-actor bench --model $(DEMO_MODEL) --only overload --overload-s $(SOAK_S)
 
 install: $(READY)  ## Make the virtual environment.

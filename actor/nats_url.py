@@ -12,19 +12,18 @@ from urllib.parse import urlsplit
 
 __all__ = ["fault_of"]
 
-FORM = "[nats://|tls://|ws://|wss://][USER:PASSWORD@|TOKEN@]HOST[:PORT]"
+FORM = "[nats://|tls://][USER:PASSWORD@|TOKEN@]HOST[:PORT]"
 
 _SERVER = re.compile(
     r"""
-    (?: (?P<scheme> nats | tls | wss? ) :// )?
+    (?: (?P<scheme> nats | tls ) :// )?
     (?: [^/?\#\[\]]* @ )?
     (?: \[ (?P<ipv6> [0-9A-Fa-f:.]+ (?: % [\w.-]+ )? ) \] | (?P<name> [^\s/?\#\[\]@:]+ ) )
     (?: : [0-9]{0,5} )?
-    (?P<path> /? | [/?] [^@\#]* )
+    /?
     """,
     re.VERBOSE,
 )
-"""No ``@`` in a path: the ``/`` before it would be of a password, and the user be the host."""
 _HOST = re.compile(rb"[A-Za-z0-9_.-]+")
 _UNSAID = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """What ``urlsplit`` drops without a word, and what cannot be sent."""
@@ -36,34 +35,28 @@ def fault_of(urls: str) -> str | None:
     Never repeats a part of them, for any part may be of a password.
     """
     servers = [url.strip() for url in urls.split(",")]
-    schemes = [_scheme_of(server) for server in servers]
-    if None in schemes:
-        number = schemes.index(None) + 1
-        return (
-            f"server {number} of {len(servers)} is not {FORM} with a PORT from 1 to 65535. A "
-            "password that does not fit goes into SEMIF_NATS_USER and SEMIF_NATS_PASSWORD_FILE."
-        )
-    if 0 < sum(scheme in {"ws", "wss"} for scheme in schemes) < len(schemes):
-        return "ws:// and wss:// go into a list of their own."
+    for number, server in enumerate(servers, 1):
+        if not _is_usable(server):
+            return (
+                f"server {number} of {len(servers)} is not {FORM} with a PORT from 1 to 65535. A "
+                "password that does not fit goes into SEMIF_NATS_USER and "
+                "SEMIF_NATS_PASSWORD_FILE."
+            )
     return None
 
 
-def _scheme_of(server: str) -> str | None:
-    """Give the scheme, ``nats`` by default, of a server that can be used."""
+def _is_usable(server: str) -> bool:
+    """True for a server that can be used."""
     match = _SERVER.fullmatch(server)
     if match is None or _UNSAID.search(server):
-        return None
-    scheme, path = match["scheme"] or "nats", match["path"]
-    if path not in {"", "/"} and scheme not in {"ws", "wss"}:
-        return None
+        return False
     try:
         port = urlsplit(server if match["scheme"] else f"nats://{server}").port
         if match["ipv6"]:
             IPv6Address(match["ipv6"])
     except ValueError:
-        return None
-    usable = port != 0 and (match["ipv6"] or _is_host(match["name"]))
-    return scheme if usable else None
+        return False
+    return port != 0 and (match["ipv6"] is not None or _is_host(match["name"]))
 
 
 def _is_host(name: str) -> bool:

@@ -206,7 +206,7 @@ class _Process:
             if self.heartbeats is not None and self.heartbeats.done():
                 self.heartbeats.result()  # they end by a bug alone: raise it, silence is no answer
             if lost.done():
-                raise BusLost(self.connection.lost_reason)
+                raise BusLost(self.connection.incidents.lost_reason)
             raise _Stop
         finally:
             await end(task, stop, lost)
@@ -245,14 +245,14 @@ class _Process:
     def _bus_health(self) -> BusHealth:
         connection, intake = self.connection, self.serving.intake if self.serving else None
         return BusHealth(
-            reconnects=connection.reconnects,
+            reconnects=connection.incidents.reconnects,
             moves=connection.moves,
             queue_group=self.settings.queue_group,
             taking=intake.taking if intake else False,
             steps_out=intake.steps_out if intake else 0,
-            dropped_unsent=connection.dropped_unsent,
-            dropped_by_client=connection.dropped_by_client,
-            publishes_refused=connection.publishes_refused,
+            dropped_unsent=connection.incidents.dropped_unsent,
+            dropped_by_client=connection.incidents.dropped_by_client,
+            publishes_refused=connection.incidents.publishes_refused,
         )
 
     def _on_signal(self) -> None:

@@ -10,6 +10,7 @@ from actor.bus.discovery import Discovery, service_metadata
 from actor.bus.heartbeat import HeartbeatPublisher
 from actor.bus.identity import prove_unique
 from actor.bus.intake import Intake, Load
+from actor.bus.jobs import CALLER as JOBS_CALLER
 from actor.bus.objects.look import check
 from actor.bus.peers import Peers
 from actor.bus.pipeline import Pipeline
@@ -30,6 +31,8 @@ __all__ = ["Serving"]
 
 LAST_REPLIES_S = 5.0
 """Seconds for the last replies after the scheduler has ended."""
+PEER_ANSWERS_S = 0.5
+"""Seconds for another actor's word that it stays; who needs longer has no time for our callers."""
 WAIT_SHARE = 8
 """A queue longer than this part of the default timeout is for actors with a shorter one."""
 
@@ -72,13 +75,14 @@ class Serving:
         self._requests = RequestReply(
             settings, connection, self._handler, meter, crowd_changed=self._on_crowd
         )
-        self._peers = Peers(settings, connection)
+        self._peers = Peers(settings, connection, on_leave=self._on_peer_leaves)
         self.intake = Intake(
             connection,
             self._requests.callbacks,
             group=settings.queue_group,
             load=self._load,
             peer_free=lambda: self._peers.free,
+            peer_stays=lambda: self._peers.heard(PEER_ANSWERS_S),
             changed=heartbeat.changed,
         )
         self.pipeline = Pipeline(
@@ -124,6 +128,7 @@ class Serving:
         Unsubscribes first: callers get an instant no-responders, other actors take over.
         """
         await asyncio.gather(self.intake.close(), self.pipeline.stop())
+        self.scheduler.release(JOBS_CALLER)
         await self._discovery.end()
         await first_of(self._idle(), hurry.wait(), within_s=within_s)
         abandoned = await self._requests.abandon() + await self.pipeline.abandon()
@@ -153,6 +158,13 @@ class Serving:
         if not self._admission.roomy:
             return 0
         return max(self._admission.jobs_max // 2, 1) - self._admission.jobs
+
+    def _on_peer_leaves(self) -> None:
+        """Tell it that we stay, if we do; step in, if we were out."""
+        if self.intake.taking:
+            self._heartbeat.changed()
+        else:
+            self.intake.look()
 
     def _on_crowd(self) -> None:
         self.intake.look()

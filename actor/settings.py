@@ -237,7 +237,7 @@ def _check_together(settings: Settings) -> None:
     # An actor dies between result and acknowledgement, and so does the next: after two waits and
     # the time of an answer the result comes once more, and must still be known.
     horizon_s = 2 * settings.ack_wait_s + settings.timeout_ms_default / 1000
-    if settings.dedup_s < horizon_s:
+    if settings.jobs and settings.dedup_s < horizon_s:
         raise SettingsError(
             f"dedup_s, {settings.dedup_s:g}, is below {horizon_s:g}, the seconds until a "
             "redelivery's result: twice ack_wait_s and timeout_ms_default."

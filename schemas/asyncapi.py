@@ -18,6 +18,7 @@ from schemas.subjects import (
     JSON,
     MSG_ID_HEADER,
     MSGPACK,
+    PRIORITY_HEADER,
     TIMEOUT_HEADER,
     TRACEPARENT_HEADER,
     Subjects,
@@ -46,6 +47,11 @@ _REQUEST_HEADERS = {
         "type": "string",
         "pattern": "^[0-9]+$",
         "description": "Milliseconds the caller will wait, counted from receipt.",
+    },
+    PRIORITY_HEADER: {
+        "type": "string",
+        "enum": ["normal", "background"],
+        "description": "`background`: score it when nothing else waits.",
     },
     MSG_ID_HEADER: {
         "type": "string",

@@ -29,9 +29,11 @@ from schemas.health import (
     EngineHealth,
     Heartbeat,
     LatencyHealth,
+    PipelineHealth,
     PrefixCacheHealth,
     ProofReport,
     QueueHealth,
+    SourceHealth,
 )
 
 __all__ = ["EXAMPLES"]
@@ -172,6 +174,20 @@ _READY = Heartbeat(
         dropped_by_client=0,
         publishes_refused=0,
     ),
+    pipeline=PipelineHealth(
+        sources={
+            "jobs": SourceHealth(
+                fault=None,
+                held=2,
+                deliveries=530,
+                outcomes={"done": 520, "invalid": 1, "gave_up": 1},
+                retries=6,
+                dead=2,
+                dead_unstored=0,
+                unconfirmed=0,
+            )
+        }
+    ),
     engine=EngineHealth(
         attention="flash",
         prefix_cache=PrefixCacheHealth(
@@ -228,6 +244,7 @@ _PROVING = msgspec.structs.replace(
     ),
     latency=LatencyHealth(samples=0, p50_ms=0.0, p99_ms=0.0),
     canary=CanaryHealth(runs=0, last_ok=None),
+    pipeline=None,
     engine=None,
 )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import nats
+import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -197,16 +198,18 @@ def serving(
 
 async def _wait_ready(server: EmbeddedServer, process: subprocess.Popen[bytes], log: Path) -> None:
     client = await nats.connect(server.url)
+    state = "never seen"
     try:
         subscription = await client.subscribe("semif.v1.health.test")
         async with asyncio.timeout(READY_TIMEOUT_S):
-            async for message in subscription.messages:
+            while state not in {"ready", "failed"} and process.poll() is None:
+                try:
+                    message = await subscription.next_msg(timeout=1)
+                except nats.errors.TimeoutError:
+                    continue
                 state = codec_for(None).decode(message.data, Heartbeat).state
-                if state == "ready":
-                    return
-                assert state != "failed", log.read_text(encoding="utf-8")
+        assert state == "ready", log.read_text(encoding="utf-8")
     finally:
-        process.poll()
         await client.close()
 
 

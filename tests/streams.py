@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +19,25 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, RawStreamMsg, RetentionPolicy, StreamConfig
 
+from actor.bus.asking import Asker
+from actor.bus.connection import Connection
+from actor.bus.dead_letters import DeadLetters
+from actor.bus.delivery import Delivery, Verdict
 from actor.bus.embedded import EmbeddedServer, embedded_server
-from actor.engine.base import Engine
+from actor.bus.pull_worker import PullWorker, Source
+from actor.engine.base import Engine, Outcome, Prepared
 from actor.settings import Settings
+from schemas.errors import SemifError
 from schemas.health import Heartbeat, SourceHealth
 
 WAIT_S = 20.0
 SETTINGS = Settings(
-    instance="test", jobs=True, ack_wait_s=1.0, timeout_ms_default=10_000, heartbeat_s=0.1
+    instance="test",
+    jobs=True,
+    ack_wait_s=1.0,
+    timeout_ms_default=10_000,
+    heartbeat_s=0.1,
+    bus_lost_s=3.0,
 )
 
 
@@ -59,15 +71,13 @@ class Streams:
         body = decision(state=rest) if payload is None else payload
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
         ack = await self.js.publish(f"semif.v1.jobs.{rest}", body, headers=headers)
-        return ack.seq
+        return int(ack.seq)
 
     async def stored(self, stream: str) -> list[RawStreamMsg]:
         """Give all messages of a stream."""
         state = (await self.js.stream_info(stream)).state
-        found = []
-        for sequence in range(max(state.first_seq, 1), state.last_seq + 1):
-            found.append(await self.js.get_msg(stream, sequence))
-        return found
+        sequences = range(max(state.first_seq, 1), state.last_seq + 1)
+        return [await self.js.get_msg(stream, sequence) for sequence in sequences]
 
     async def results(self) -> list[RawStreamMsg]:
         """Give all results."""
@@ -91,7 +101,7 @@ class Streams:
     async def until(self, found: Any) -> None:
         """Wait until ``found`` is true; the server has no event for it."""
         async with asyncio.timeout(WAIT_S):
-            while not await found():
+            while not await found():  # noqa: ASYNC110 - see above
                 await asyncio.sleep(0.02)
 
     @property
@@ -145,11 +155,99 @@ async def working(
 ) -> AsyncIterator[Streams]:
     """Run an actor that takes jobs, until the block ends."""
     settings = msgspec.structs.replace(SETTINGS, nats_url=server.url, **changes)
-    client = await nats.connect(server.url)
+    client = await nats.connect(server.url, reconnect_time_wait=0.1)
     try:
         streams = await make_streams(client, settings)
         async with actor_in_process(settings, client, engine or QuickEngine()) as beats:
             streams.beats = beats
             yield streams
     finally:
+        await client.close()
+
+
+class GatedEngine(QuickEngine):
+    """Waits at a gate before each batch, and refuses states as often as a test says."""
+
+    def __init__(self, refusals: dict[str, list[SemifError]] | None = None) -> None:
+        super().__init__()
+        self.refusals = refusals or {}
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Event()
+        self.scored: list[str] = []
+
+    def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
+        """Score, or refuse, each request once the gate is open."""
+        self.entered.set()
+        self.gate.wait()
+        return [self._outcome(prepared, rows=len(batch)) for prepared in batch]
+
+    def _outcome(self, prepared: Prepared, *, rows: int) -> Outcome:
+        state = str(prepared.work.state)
+        self.scored.append(state)
+        if refusals := self.refusals.get(state):
+            return refusals.pop(0)
+        return self._each(prepared, rows=rows)
+
+
+async def until_entered(engine: GatedEngine) -> None:
+    """Wait until a batch stands at the gate."""
+    await asyncio.to_thread(engine.entered.wait, WAIT_S)
+
+
+@dataclass(slots=True)
+class Pulling:
+    """A pull worker by itself, around what a test makes of deliveries."""
+
+    worker: PullWorker
+    streams: Streams
+    connection: Connection
+
+
+@asynccontextmanager
+async def pulling(
+    server: EmbeddedServer,
+    process: Callable[[Delivery], Awaitable[Verdict]],
+    *,
+    streams: Streams | None = None,
+    room: int = 100,
+    **changes: Any,
+) -> AsyncIterator[Pulling]:
+    """Run a pull worker until the block ends, then stop it and give back what it holds."""
+    client = await nats.connect(server.url)
+    settings = msgspec.structs.replace(SETTINGS, nats_url=server.url)
+    streams = streams or await make_streams(client, settings)
+    source = Source(
+        name="test",
+        stream="SEMIF_JOBS",
+        durable="semif",
+        ack_wait_s=1,
+        deliveries_max=3,
+        held_max=9,
+    )
+    connection = Connection(settings)
+    await connection.open()
+    asker = Asker(connection)
+    await asker.open()
+    worker = PullWorker(
+        connection,
+        asker,
+        msgspec.structs.replace(source, **changes),
+        room=lambda: room,
+        process=process,
+        dead_letters=DeadLetters(settings, connection, asker),
+        rest_of=lambda delivery: delivery.subject.rpartition(".")[2],
+    )
+    await worker.open()
+    await connection.confirm()
+    running = asyncio.create_task(worker.run())
+    try:
+        yield Pulling(worker, streams, connection)
+    finally:
+        await worker.stop()
+        await worker.abandon()
+        async with asyncio.timeout(WAIT_S):
+            await running
+        await asker.close()
+        await connection.close()
         await client.close()

@@ -18,6 +18,7 @@ from actor.wire import (
     answer_to_score,
     answer_to_shared,
     error_reply,
+    is_background,
     read_timeout_s,
     read_work,
 )
@@ -288,3 +289,19 @@ def test_an_empty_id_of_the_callers_is_refused_and_an_empty_header_is_none() -> 
     with pytest.raises(Invalid) as caught:
         read_work(incoming(request | {"id": ""}), codec_for(None), SETTINGS)
     assert caught.value.field == "id"
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [({}, False), ({"semif-priority": "normal"}, False), ({"semif-priority": "background"}, True)],
+)
+def test_background_work_says_so(headers: dict[str, str], *, expected: bool) -> None:
+    """Without a word a request is as urgent as any."""
+    assert is_background(headers) is expected
+
+
+def test_an_unknown_priority_is_refused() -> None:
+    """A typo must not make background work urgent."""
+    with pytest.raises(Invalid) as caught:
+        is_background({"semif-priority": "Background"})
+    assert caught.value.field == "Semif-Priority"

@@ -11,10 +11,13 @@ import msgspec
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
-from actor.bus.connection import CONNECT_TIMEOUT_S, guarded_callback, wire_bytes
+from actor.bus.connection import CONNECT_TIMEOUT_S
 from actor.bus.credentials import credentials, servers, wants_tls
+from actor.bus.guarded import guarded_callback
 from actor.bus.tolerant_client import TolerantClient
+from actor.bus.wire_size import wire_bytes
 from actor.settings import Settings
 from schemas.codec import codec_for
 from schemas.decision import Refused, Scored, ScoreReply, SharedReply
@@ -114,11 +117,29 @@ class BusClient:
         except nats.errors.Error as error:
             raise NoAnswer(f"the connection to NATS broke: {error}") from None
 
+    async def subscribe(self, subject: str) -> Subscription:
+        """Subscribe, and be sure that the server knows; raises :class:`NoAnswer`."""
+        try:
+            subscription = await self._client.subscribe(subject)
+        except nats.errors.Error as error:
+            raise NoAnswer(f"the connection to NATS broke: {error}") from None
+        await self.barrier()
+        return subscription
+
+    async def next_of(self, subscription: Subscription, *, within_s: float) -> Msg:
+        """Give the next message; raises :class:`NoAnswer`."""
+        try:
+            return await subscription.next_msg(timeout=within_s)
+        except nats.errors.Error:
+            raise NoAnswer(
+                f"nothing came on {subscription.subject} within {within_s:g} s"
+            ) from None
+
     async def barrier(self) -> None:
         """Wait until the server has taken what was published; raises :class:`NoAnswer`."""
         try:
             await self._client.flush()
-            await self._client.flush()  # the first one overtakes what was published
+            await self._client.flush()  # the first one overtakes what was sent before it
         except nats.errors.Error as error:
             raise NoAnswer(f"the connection to NATS broke: {error}") from None
 
@@ -128,12 +149,7 @@ class BusClient:
         What is no heartbeat is counted and passed over: anybody may publish there. Raises
         :class:`NoAnswer` when the connection is gone.
         """
-        try:
-            subscription = await self._client.subscribe(self._subjects.health(instance))
-            await self._client.flush()
-            await self._client.flush()  # the first one overtakes the SUB
-        except nats.errors.Error as error:
-            raise NoAnswer(f"the connection to NATS broke: {error}") from None
+        subscription = await self.subscribe(self._subjects.health(instance))
         async for message in subscription.messages:
             try:
                 heartbeat = codec_for(None).decode(message.data, Heartbeat)

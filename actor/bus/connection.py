@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -20,24 +19,21 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from actor.bus.credentials import BadCredentials, credentials, servers, wants_tls
+from actor.bus.guarded import guarded_callback
+from actor.bus.incidents import BusLost, Incidents, Refusal
 from actor.bus.lame_duck import move
-from actor.bus.tolerant_client import CredentialsRefused, TolerantClient, is_refused
+from actor.bus.reconnecting import delay_s
+from actor.bus.tolerant_client import CredentialsRefused, TolerantClient
 from actor.bus.watchdog import ping_interval_s, watch
+from actor.bus.wire_size import wire_bytes
 from actor.settings import Settings
 
-__all__ = ["BusLost", "Connection", "Refusal", "guarded_callback", "wire_bytes"]
+__all__ = ["BusLost", "Connection", "Refusal"]
 
 _log = structlog.get_logger()
 
 CONNECT_TIMEOUT_S = 2
 PINGS_OUTSTANDING_MAX = 2
-RECONNECT_DELAY_MAX_S = 5.0
-RECONNECTS_A_LOSS = 6
-"""Reconnects that fit into ``bus_lost_s``, however short it is."""
-REFUSALS_MAX = 2
-"""Reconnects in a row whose credentials the server refuses: one may be a server that is just being
-given its users.
-"""
 OUTBOUND_BYTES_MAX = 8 * 1024 * 1024
 """Published and not yet taken by the kernel; what is over it is dropped."""
 PENDING_MSGS_MAX = 32_768
@@ -50,45 +46,6 @@ and bytes of one message of at most 64 MiB, a server's hard limit.
 """
 BARRIER_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 5.0
-_REFUSED_SUBJECT = re.compile(r'for subscription to "([^"]*)"')
-LOG_EVERY_S = 10.0
-"""A lost server raises one error for each attempt; one line in this many seconds is enough."""
-
-
-class BusLost(Exception):
-    """There is no connection to NATS, and none can be had in time."""
-
-
-class Refusal(Exception):
-    """The server refused a subscription; the text is the server's."""
-
-
-def guarded_callback(
-    callback: Callable[..., Awaitable[None] | None],
-) -> Callable[..., Awaitable[None]]:
-    """Wrap a callback of nats-py so that nothing but a cancellation leaves it."""
-
-    async def guarded(*arguments: Any) -> None:
-        try:
-            result = callback(*arguments)
-            if result is not None:
-                await result
-        except Exception:  # noqa: BLE001 - see the module's docstring
-            _log.exception("a bus callback failed: a bug")
-
-    return guarded
-
-
-def wire_bytes(payload: bytes, headers: dict[str, str] | None) -> int:
-    """Give the bytes that the server compares with its ``max_payload``: headers count."""
-    if headers is None:
-        return len(payload)
-    lines = sum(
-        len(f"{key}: {text.strip()}\r\n".encode())
-        for name, text in headers.items()
-        if (key := name.strip())
-    )
-    return len(b"NATS/1.0\r\n") + lines + len(b"\r\n") + len(payload)
 
 
 class Connection:
@@ -100,29 +57,13 @@ class Connection:
         self._settings = settings
         self._client = TolerantClient(on_unreadable, require_tls=wants_tls(settings))
         self._options: dict[str, Any] = {}
-        self._closing = False
-        self._unconfirmed: set[str] = set()
-        self._confirmed: set[str] = set()
-        self._refusals: list[str] = []
-        self._credentials_refused = 0
+        self.incidents = Incidents(self._client, gives_up_in_s=settings.bus_lost_s)
+        self.lost = self.incidents.lost
+        self.on_reconnect = self.incidents.on_reconnect
         self._watching: asyncio.Task[None] | None = None
         self._moving: asyncio.Task[None] | None = None
-        self._logged_s: dict[str, float] = {}
-        self._loop = asyncio.get_running_loop()
-        self.lost = asyncio.Event()
-        """Set when the connection is gone for good, or for ``bus_lost_s``."""
-        self.lost_reason = ""
-        self.on_reconnect: list[Callable[[], None]] = []
-        """Called after a reconnect and after a move: what was asked of a server is gone with it."""
-        self.reconnects = 0
         self.moves = 0
         """Times that a server in lame duck mode was left for another without a break."""
-        self.dropped_by_client = 0
-        """Messages that nats-py dropped before our callback saw them: a bug in our limits."""
-        self.dropped_unsent = 0
-        """Messages published, and still unsent when the connection broke."""
-        self.publishes_refused = 0
-        """Messages that the server did not let us publish."""
 
     @property
     def connected(self) -> bool:
@@ -168,7 +109,7 @@ class Connection:
             raise BusLost(
                 f"the URL or the credentials cannot be used ({type(error).__name__})"
             ) from None
-        watching = watch(self._client, bus_lost_s=settings.bus_lost_s, lose=self._lose)
+        watching = watch(self._client, bus_lost_s=settings.bus_lost_s, lose=self.incidents.lose)
         self._watching = asyncio.create_task(watching, name="bus watchdog")
         self._watching.add_done_callback(self._on_watchdog_end)
 
@@ -195,14 +136,18 @@ class Connection:
             # connection for good. Nor does it bound what waits: it would make us wait.
             size = wire_bytes(payload, headers)
             if size > client.max_payload:
-                self._log_now_and_then("a message is larger than the server takes", size=size)
+                self.incidents.log_now_and_then(
+                    "a message is larger than the server takes", size=size
+                )
                 return False
             if client.unsent_bytes + size > OUTBOUND_BYTES_MAX:
-                self._log_now_and_then("the server reads too slowly", unsent=client.unsent_bytes)
+                self.incidents.log_now_and_then(
+                    "the server reads too slowly", unsent=client.unsent_bytes
+                )
                 return False
             await client.publish(subject, payload, reply, headers)
         except Exception as error:  # noqa: BLE001 - closed between the check and here, a bad subject
-            self._log_now_and_then("publish failed", error=type(error).__name__)
+            self.incidents.log_now_and_then("publish failed", error=type(error).__name__)
             return False
         return True
 
@@ -211,8 +156,7 @@ class Connection:
     ) -> Subscription:
         """Subscribe; whether the server allows it is known after :meth:`confirm`."""
         await self._moved()
-        if subject.lower() not in self._confirmed:  # the parser lowers the case of errors
-            self._unconfirmed.add(subject.lower())
+        self.incidents.expect(subject)
         return await self._client.subscribe(
             subject,
             queue=queue,
@@ -253,15 +197,12 @@ class Connection:
             except nats.errors.Error:
                 # It subscribes again when it is back; the delay keeps a broken one from spinning.
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._delay_s()):
+                    async with asyncio.timeout(delay_s(self._settings.bus_lost_s)):
                         await self.lost.wait()
                 continue
-            if self._refusals:
-                raise Refusal("; ".join(self._refusals))
-            self._confirmed |= self._unconfirmed
-            self._unconfirmed.clear()
+            self.incidents.confirm()
             return
-        raise BusLost(self.lost_reason)
+        raise BusLost(self.incidents.lost_reason)
 
     async def end(self, subscription: Subscription) -> None:
         """Unsubscribe without losing a message that the server has already sent.
@@ -280,7 +221,7 @@ class Connection:
 
     async def close(self) -> None:
         """Send what is buffered and close; gives up on a server that does not read."""
-        self._closing = True
+        self.incidents.closing = True
         if self._watching:
             self._watching.cancel()
             await asyncio.wait({self._watching})
@@ -313,16 +254,12 @@ class Connection:
         return {
             "servers": servers(settings),
             "name": f"semif-actor {settings.instance}",
-            "error_cb": guarded_callback(self._on_error),
-            "disconnected_cb": guarded_callback(self._on_disconnected),
-            "closed_cb": guarded_callback(self._on_closed),
-            "discovered_server_cb": guarded_callback(self._on_discovered),
-            "reconnected_cb": guarded_callback(self._on_reconnected),
+            **self.incidents.callbacks(),
             "lame_duck_mode_cb": guarded_callback(self._on_lame_duck),
             "reconnect_to_server_handler": self._choose_server,
             "allow_reconnect": True,
             "max_reconnect_attempts": -1,
-            "reconnect_time_wait": self._delay_s(),
+            "reconnect_time_wait": delay_s(self._settings.bus_lost_s),
             "connect_timeout": CONNECT_TIMEOUT_S,
             "ping_interval": ping_interval_s(settings.bus_lost_s),
             "max_outstanding_pings": PINGS_OUTSTANDING_MAX,
@@ -338,72 +275,15 @@ class Connection:
         if self._moving:
             await asyncio.wait({self._moving})
 
-    def _lose(self, reason: str) -> None:
-        if not self._closing and not self.lost.is_set():
-            _log.error("bus lost", reason=reason)
-            self.lost_reason = reason
-            self.lost.set()
-
     def _on_watchdog_end(self, watching: asyncio.Task[None]) -> None:
         if not watching.cancelled() and watching.exception() is not None:
-            self._lose(f"the watchdog failed, a bug: {type(watching.exception()).__name__}")
-
-    def _on_error(self, error: Exception) -> None:
-        if isinstance(error, nats.errors.SlowConsumerError):
-            self.dropped_by_client += 1
-        text = str(error)
-        words = text.lower()
-        if "permissions violation for publish" in words:
-            self.publishes_refused += 1
-        elif "permissions violation" in words:
-            refused = _REFUSED_SUBJECT.search(words)
-            if refused and refused[1] in self._unconfirmed:
-                self._refusals.append(text)
-            else:  # deaf on one subject and well by its heartbeats: worse than an actor that ends
-                self._lose(f"the server took back a subscription: {text}")
-        elif is_refused(text):
-            self._credentials_refused += 1
-            if self._credentials_refused >= REFUSALS_MAX:
-                self._lose(f"the server refuses the credentials: {text}")
-        self._log_now_and_then("bus error", error=type(error).__name__, text=text)
-
-    def _log_now_and_then(self, event: str, **facts: Any) -> None:
-        now_s = self._loop.time()
-        if now_s - self._logged_s.get(event, -LOG_EVERY_S) >= LOG_EVERY_S:
-            self._logged_s[event] = now_s
-            _log.warning(event, **facts)
-
-    def _on_disconnected(self) -> None:
-        unsent = self._client.forget_unsent()
-        self.dropped_unsent += unsent
-        if not self._closing:
-            gives_up_in_s = self._settings.bus_lost_s
-            _log.warning("bus disconnected", gives_up_in_s=gives_up_in_s, unsent=unsent)
-
-    def _on_reconnected(self) -> None:
-        self.reconnects += 1
-        self._credentials_refused = 0
-        _log.info("bus reconnected", reconnects=self.reconnects)
-        self._tell_of_reconnect()
-
-    def _tell_of_reconnect(self) -> None:
-        for told in list(self.on_reconnect):
-            try:
-                told()
-            except Exception:  # noqa: BLE001 - see the module's docstring; the others must know too
-                _log.exception("a reconnect's callback failed: a bug")
-
-    def _on_closed(self) -> None:
-        # Without our asking this is final, whatever max_reconnect_attempts says: expired
-        # credentials and "maximum connections exceeded" end here (nats.py issue 1019).
-        self._lose(f"the server closed the connection for good: {self._client.last_error}")
-
-    def _on_discovered(self) -> None:
-        _log.info("bus server discovered")
+            self.incidents.lose(
+                f"the watchdog failed, a bug: {type(watching.exception()).__name__}"
+            )
 
     def _on_lame_duck(self) -> None:
         """Called by the read loop, which must go on: the move needs it."""
-        if self._closing or (self._moving and not self._moving.done()):
+        if self.incidents.closing or (self._moving and not self._moving.done()):
             return
         _log.warning("bus server enters lame duck mode")
         self._moving = asyncio.create_task(self._move(), name="bus move")
@@ -416,14 +296,9 @@ class Connection:
             return
         self.moves += moved
         if moved:
-            self._tell_of_reconnect()
+            self.incidents.tell_of_reconnect()
         _log.info("bus moved" if moved else "no other bus server to move to", moves=self.moves)
 
     def _choose_server(self, servers: list[Any], _info: dict[str, Any]) -> tuple[Any, float]:
         """Pick a server and a delay. The delay replaces nats-py's own, so it is never 0."""
-        return random.choice(servers), self._delay_s()  # noqa: S311 - a spread
-
-    def _delay_s(self) -> float:
-        """Spread, so that many clients do not come back to a restarted server at one moment."""
-        most_s = min(RECONNECT_DELAY_MAX_S, self._settings.bus_lost_s / RECONNECTS_A_LOSS)
-        return random.uniform(most_s / 10, most_s)  # noqa: S311
+        return random.choice(servers), delay_s(self._settings.bus_lost_s)  # noqa: S311 - a spread

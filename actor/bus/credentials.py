@@ -44,7 +44,7 @@ def wants_tls(settings: Settings) -> bool:
     write. So whoever names TLS in any way gets it, or no connection.
     """
     named = settings.nats_tls_required or settings.nats_tls_ca or settings.nats_tls_cert
-    return bool(named) or any(url.startswith(("tls://", "wss://")) for url in servers(settings))
+    return bool(named) or any(url.startswith("tls://") for url in servers(settings))
 
 
 def credentials(settings: Settings) -> dict[str, Any]:

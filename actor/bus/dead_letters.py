@@ -7,9 +7,10 @@ import re
 import structlog
 
 from actor.bus.asking import Asker
-from actor.bus.connection import Connection, wire_bytes
+from actor.bus.connection import Connection
 from actor.bus.delivery import Delivery
 from actor.bus.stream_publish import publish_to_stream
+from actor.bus.wire_size import wire_bytes
 from actor.settings import Settings
 from schemas.subjects import (
     DEAD_CODE_HEADER,
@@ -58,7 +59,7 @@ class DeadLetters:
             DEAD_CODE_HEADER: code,
             DEAD_REASON_HEADER: _UNPRINTABLE.sub("?", reason)[:REASON_CHARS_MAX],
             DEAD_DELIVERIES_HEADER: str(delivery.deliveries),
-            DEAD_SUBJECT_HEADER: delivery.subject[:SUBJECT_CHARS_MAX],
+            DEAD_SUBJECT_HEADER: _UNPRINTABLE.sub("?", delivery.subject)[:SUBJECT_CHARS_MAX],
         }
         if delivery.stream:  # what has no name of its own is stored as often as it comes
             headers |= {

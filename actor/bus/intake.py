@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 import msgspec
+import nats.errors
 import structlog
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -60,14 +61,20 @@ class Intake:
         group: str,
         load: Callable[[], Load],
         peer_free: Callable[[], bool],
+        peer_stays: Callable[[], Awaitable[bool]],
         changed: Callable[[], None],
     ) -> None:
-        """``callbacks`` by subject; ``changed`` is told of each step."""
+        """``callbacks`` by subject.
+
+        ``peer_stays`` waits a moment for another actor to say that it takes requests; ``changed``
+        is told of each step, and before one out: others answer that.
+        """
         self._connection = connection
         self._callbacks = callbacks
         self._group = group
         self._load = load
         self._peer_free = peer_free
+        self._peer_stays = peer_stays
         self._changed = changed
         self._subscriptions: list[Subscription] = []
         self._news = asyncio.Event()
@@ -119,13 +126,38 @@ class Intake:
                     await self._news.wait()
 
     async def _follow(self) -> None:
-        wanted = should_take(self._load(), taking=self.taking, peer_free=self._peer_free())
+        wanted = self._wants(taking=self.taking)
         if wanted == self.taking or self._closed:
             return
         if wanted:
             await self.step_in()
-        else:
+            _log.info("in the queue group")
+        elif await self._another_stays():
             self.steps_out += 1
             await self.step_out()
-        _log.info("in the queue group" if wanted else "out of the queue group: full")
+            _log.info("out of the queue group: full")
         self._changed()
+
+    def _wants(self, *, taking: bool) -> bool:
+        return should_take(self._load(), taking=taking, peer_free=self._peer_free())
+
+    async def _another_stays(self) -> bool:
+        """Say that we go, and go when another one answers that it stays.
+
+        A flood fills all actors at once, and their last heartbeats still say that they take
+        requests: each would go for the sake of the others, and callers find nobody. So would those
+        that are left when one was killed, for three of its intervals. Another's answer may have
+        been on its way before it heard us, and it may be about to go itself: then its word has
+        come with the barrier.
+        """
+        self.taking = False
+        self._changed()
+        heard = await self._peer_stays()
+        try:
+            await self._connection.barrier()
+        except nats.errors.Error:
+            heard = False
+        if self._closed:
+            return False
+        self.taking = not heard or self._wants(taking=True)
+        return not self.taking

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from actor.bus.asking import Asker
-from actor.bus.connection import Connection, wire_bytes
+from actor.bus.connection import Connection
 from actor.bus.delivery import Delivery, Done, Hopeless, Retry, Verdict
 from actor.bus.stream_publish import publish_to_stream
+from actor.bus.wire_size import wire_bytes
 from actor.settings import Settings
 from actor.wire import UNREADABLE_HEADERS, Incoming, Reply
 from schemas.codec import codec_for
@@ -31,10 +33,13 @@ NAMELESS = "unnamed"
 """Last token of a dead letter's subject whose job has a subject that names nothing."""
 
 
+_TOKEN = re.compile(r"(?![*>]\Z)[^\s\x00-\x1f\x7f\ufffd]+")
+
+
 class _Kind(msgspec.Struct):
     """Tells the two requests apart; whatever else there is passes by unread."""
 
-    decisions: msgspec.Raw | None = None
+    decisions: msgspec.Raw = msgspec.Raw()
 
 
 _KIND_JSON = msgspec.json.Decoder(_Kind)
@@ -100,13 +105,13 @@ class Jobs:
     def _rest(self, subject: str) -> str:
         """Give what follows ``<prefix>.jobs.``; empty when a subject cannot be made with it.
 
-        A stream takes messages whose subject has wildcards in it.
+        A server takes messages whose subject has wildcards in it, white space of other scripts,
+        or bytes that are not UTF-8 (here: U+FFFD).
         """
         if not subject.startswith(self._prefix):
             return ""
         rest = subject.removeprefix(self._prefix)
-        tokens = rest.split(".")
-        return "" if {"", "*", ">"} & set(tokens) else rest
+        return rest if all(map(_TOKEN.fullmatch, rest.split("."))) else ""
 
 
 def is_shared(payload: bytes, content_type: str | None) -> bool:
@@ -119,4 +124,4 @@ def is_shared(payload: bytes, content_type: str | None) -> bool:
         kind = _KIND_JSON.decode(payload) if in_json else _KIND_MSGPACK.decode(payload)
     except (SemifError, msgspec.MsgspecError, RecursionError):
         return False
-    return kind.decisions is not None
+    return bool(kind.decisions)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 from nats.aio.msg import Msg
@@ -37,12 +40,17 @@ class _Beat(msgspec.Struct, frozen=True):
 class Peers:
     """Knows who else would take a request. Everything is called on the event loop."""
 
-    def __init__(self, settings: Settings, connection: Connection) -> None:
+    def __init__(
+        self, settings: Settings, connection: Connection, *, on_leave: Callable[[], None]
+    ) -> None:
+        """``on_leave`` is told when an actor that took requests says that it does no longer."""
         self._connection = connection
         self._subject = Subjects(settings.subject_prefix).health("*")
         self._own = settings.instance
         self._group = settings.queue_group
         self._decoder = msgspec.json.Decoder(_Beat)
+        self._on_leave = on_leave
+        self._word = asyncio.Event()
         self._free_until_s: dict[str, float] = {}
         self._subscription: Subscription | None = None
 
@@ -51,6 +59,14 @@ class Peers:
         """True when another actor takes requests now."""
         now_s = time.monotonic()
         return any(until_s > now_s for until_s in self._free_until_s.values())
+
+    async def heard(self, within_s: float) -> bool:
+        """Wait for another actor to say that it takes requests; False when none does."""
+        self._word.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._word.wait()
+        return self._word.is_set()
 
     async def subscribe(self) -> None:
         """Listen from now on."""
@@ -69,6 +85,9 @@ class Peers:
             return
         if beat.instance == self._own or beat.bus.queue_group != self._group:
             return
-        self._free_until_s.pop(beat.instance, None)
+        took = self._free_until_s.pop(beat.instance, None) is not None
         if beat.state == "ready" and beat.bus.taking and len(self._free_until_s) < PEERS_MAX:
             self._free_until_s[beat.instance] = time.monotonic() + INTERVALS * beat.interval_s
+            self._word.set()
+        elif took:
+            self._on_leave()

@@ -37,7 +37,7 @@ __all__ = ["PullWorker", "Source"]
 _log = structlog.get_logger()
 
 PROBE_WITHIN_S = 2.0
-BACKOFF_MIN_S, BACKOFF_MAX_S = 0.25, 5.0
+BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 2.0
 """Between two looks for a consumer that is not there."""
 NO_ROOM_S = 0.25
 """The queue tells nobody that others have emptied it: four looks a second, and only while it is
@@ -112,7 +112,7 @@ class PullWorker:
         self._held: dict[int, Held] = {}
         """What is being worked on, by its sequence in the stream."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._backoff_s = BACKOFF_MIN_S
+        self._backoff_s = 0.0
         self._stopping = False
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -176,23 +176,23 @@ class PullWorker:
             pulls.forget("the consumer is silent")
         else:
             await self._news(pulls.silent_in_s())
+        if pulls.proved:  # not when what was asked is at once refused: that must not go in a circle
+            self._backoff_s = 0.0
 
     async def _find(self) -> None:
-        """Look for the consumer once, and wait a while when it is not there."""
+        """Look for the consumer once, after a while when it was not there before."""
         pulls = self._pulls
+        self._wake.clear()
+        if self._backoff_s:
+            await self._news(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - a spread
+        self._backoff_s = min(max(2 * self._backoff_s, BACKOFF_MIN_S), BACKOFF_MAX_S)
         self._wake.clear()
         if self._room() > 0:
             await pulls.probe()
             if pulls.asked:
                 await self._news(PROBE_WITHIN_S)
-        if pulls.proved or self._stopping:
-            self._backoff_s = BACKOFF_MIN_S
-            return
-        if pulls.asked:
-            pulls.forget("the consumer is silent")
-        self._wake.clear()
-        await self._news(self._backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - a spread
-        self._backoff_s = min(2 * self._backoff_s, BACKOFF_MAX_S)
+            if pulls.asked and not pulls.proved:
+                pulls.forget("the consumer is silent")
 
     async def _news(self, within_s: float) -> None:
         if not self._stopping:

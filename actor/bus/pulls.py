@@ -26,6 +26,7 @@ NS = 1_000_000_000
 HEARTBEAT, NO_MESSAGES, TIMED_OUT, CONFLICT = "100", "404", "408", "409"
 GONE = {"503": "the consumer is not there", "400": "the consumer refuses what is asked"}
 DELETED = "consumer deleted"
+NO_CONNECTION = "there is no connection"
 PENDING_HEADER = "Nats-Pending-Messages"
 """Of a request that has ended: how many messages it had still to get."""
 
@@ -64,6 +65,7 @@ class Pulls:
         """
         self._connection = connection
         self._subject = f"{JETSTREAM_API}.CONSUMER.MSG.NEXT.{stream}.{durable}"
+        self._stream = stream
         self._bytes_max = bytes_max
         self._deliver = deliver
         self._changed = changed
@@ -129,15 +131,15 @@ class Pulls:
         self._heard_s = self._loop.time()
         reply = f"{self._inbox}.{self._number}"
         if not await self._connection.publish(self._subject, _encode(body), reply=reply):
-            self.forget("there is no connection")
+            self.forget(NO_CONNECTION)
 
     def _on_reconnect(self) -> None:
-        self.forget("the connection was lost")
+        self.forget(NO_CONNECTION)
 
     def _on_message(self, message: Msg) -> None:
         self._heard_s = self._loop.time()
         delivery = delivery_of(message)
-        if delivery is not None:
+        if delivery is not None and delivery.stream == self._stream:
             self.asked = max(self.asked - 1, 0)
             self._brought = True
             self._prove()

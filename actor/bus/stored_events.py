@@ -117,9 +117,9 @@ async def next_stored(client: BusClient, stream: str, subject: str, sequence: in
 
 
 async def first_at_or_after(client: BusClient, stream: str, moment_ns: int) -> int:
-    """Give the sequence of the first message stored at ``moment_ns`` or later.
+    """Give from which sequence on messages were stored at ``moment_ns`` or later.
 
-    One behind the last when there is none. By halving: the server's own search by time is younger
+    One behind the last when there are none. By halving: the server's own search by time is younger
     than the servers that people run, and times grow with the sequence.
     """
     bounds = await bounds_of(client, stream)

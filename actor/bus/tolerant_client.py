@@ -82,6 +82,14 @@ class TolerantClient(Client):  # type: ignore[misc]
             self._on_unreadable()
             _log.warning("a message cannot be read", error=type(error).__name__)
 
+    def _build_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any
+    ) -> Any:
+        # A stream gives a message again and again until it is settled, whatever its subject; the
+        # reply subject has to be right to the last byte, or the message is nobody's to answer.
+        readable = subject.decode(errors="replace").encode()
+        return super()._build_message(sid, readable, reply, data, headers)
+
     async def _process_pong(self) -> None:
         # To set a result on a flush that was given up meanwhile would end the read loop.
         if self._pongs and self._pongs[0].done():
@@ -95,9 +103,6 @@ class TolerantClient(Client):  # type: ignore[misc]
         self._max_payload = info.get("max_payload", self._max_payload)
 
     async def _connect_to_server(self, s: Any) -> None:
-        if s.uri.scheme not in {"nats", "tls"}:
-            await super()._connect_to_server(s)
-            return
         if self._transport is not None:
             self._transport.close()
         self._transport = ImpatientTransport()
@@ -128,9 +133,7 @@ class TolerantClient(Client):  # type: ignore[misc]
         return command
 
     def _encrypted(self) -> bool:
-        if isinstance(self._transport, ImpatientTransport):
-            return self._transport.encrypted
-        return self._current_server is not None and self._current_server.uri.scheme == "wss"
+        return isinstance(self._transport, ImpatientTransport) and self._transport.encrypted
 
     @property
     def usable(self) -> bool:

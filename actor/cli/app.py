@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from actor import __version__, settings
-from actor.cli import rules
+from actor.cli import rules, stream
 from actor.cli.options import Config, Server, load_settings
 from actor.cli.show import complain, complain_of_files, console
 
@@ -30,6 +30,7 @@ app = typer.Typer(
 model_app = typer.Typer(no_args_is_help=True, help="Model directories.")
 app.add_typer(model_app, name="model")
 app.add_typer(rules.rules_app, name="rules")
+app.add_typer(stream.stream_app, name="stream")
 app.command()(rules.replay)
 
 

@@ -21,7 +21,9 @@ from rich.text import Text
 
 from actor.bus.client import BusClient, NoAnswer, open_client, results_of
 from actor.bus.embedded import ServerFailed, embedded_server
+from actor.bus.objects.api import NoApi
 from actor.cli.actor_process import NotReady, actor_process, until_ready
+from actor.cli.demo_events import RULES, make_objects, route_events
 from actor.cli.samples import CONTROL_TEXT, SAMPLES, SHARED
 from actor.cli.show import complain, console, option_lines, start_report
 from actor.settings import ENVIRONMENT_PREFIX, Settings
@@ -52,12 +54,13 @@ async def run_demo(model: Path, *, stay: bool) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="semif-demo-") as scratch:
             folder = Path(scratch)
-            with embedded_server(folder) as server:
+            with embedded_server(folder, jetstream=True) as server:
                 console.print(f"[bold]nats-server[/] on {server.url}")
                 settings = Settings(nats_url=server.url)
                 async with open_client(settings, "semif-actor demo") as client:
+                    await make_objects(client, settings)
                     return await _with_actor(client, server.url, model, folder, stay=stay)
-    except (NotReady, ServerFailed, NoAnswer) as error:
+    except (NotReady, ServerFailed, NoAnswer, NoApi) as error:
         complain("demo", error)
         return 1
 
@@ -75,6 +78,7 @@ async def _with_actor(client: BusClient, url: str, model: Path, folder: Path, *,
             f"the actor holds {memory:.2f} GiB at rest\n"
         )
         await _ask_samples(client)
+        console.print(await route_events(client))
         if stay:
             await _stay(url, process)
         if process.returncode is None:
@@ -100,6 +104,7 @@ def _actor(
         "SEMIF_HEARTBEAT_S": "1",
         "SEMIF_MAX_TOKENS": str(MAX_TOKENS),
         "SEMIF_LOG_FORMAT": "console",
+        "SEMIF_RULES": str(RULES),
     }
     return actor_process(environment, log)
 

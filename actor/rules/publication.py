@@ -73,9 +73,8 @@ class Publication(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """What the server counts against ``max_payload``."""
-        header = sum(
-            len(name) + len(text.encode()) + _HEADER_BYTES for name, text in self.headers.items()
-        )
+        text = "".join(self.headers) + "".join(self.headers.values())
+        header = len(self.headers) * _HEADER_BYTES + len(text.encode())
         return len(self.payload) + _LINE_BYTES + header
 
 

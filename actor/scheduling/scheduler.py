@@ -106,6 +106,12 @@ class Scheduler:
         finally:
             self._fail_all()
 
+    def release(self, caller: str) -> None:
+        """Refuse what one caller has waiting, for another actor to take; what runs goes on."""
+        for job in self._pending - set(self._running):
+            if job.caller == caller:
+                _fail(job, Draining())
+
     def close(self) -> None:
         """Refuse what has not started; what runs goes on."""
         self._closed = True

@@ -114,7 +114,7 @@ async def test_a_node_is_killed_under_load(tmp_path: Path) -> None:
             nodes[2].process.kill()
             await answered_more(outcomes, 300)
             async with asyncio.timeout(TIMEOUT_S):
-                while actors[2].reconnects == 0:  # noqa: ASYNC110
+                while actors[2].incidents.reconnects == 0:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             settled = set(outcomes)
             await answered_more(outcomes, 300)
@@ -129,5 +129,5 @@ async def test_a_node_is_killed_under_load(tmp_path: Path) -> None:
     assert Counter(outcomes.values())["answered"] >= 600
     # Those that were asked before the last caller and actor were back may have failed.
     assert Counter(late.values())["answered"] >= len(late) - len(calls)
-    assert [actor.reconnects for actor in actors] == [0, 0, 1]
+    assert [actor.incidents.reconnects for actor in actors] == [0, 0, 1]
     assert not any(actor.lost.is_set() for actor in actors)

@@ -16,8 +16,9 @@ from actors import ask, decision, run_actor
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from actor.bus.connection import BusLost, Connection, Refusal, guarded_callback
+from actor.bus.connection import BusLost, Connection, Refusal
 from actor.bus.embedded import EmbeddedServer, embedded_server
+from actor.bus.guarded import guarded_callback
 from actor.settings import Settings
 
 
@@ -169,7 +170,7 @@ async def test_a_server_that_comes_back_is_no_loss(tmp_path: Path) -> None:
                 await other.flush()
         await other.close()
 
-        assert connection.reconnects == 1
+        assert connection.incidents.reconnects == 1
         assert not connection.lost.is_set()
         await connection.close()
 

@@ -16,8 +16,9 @@ import nats
 import pytest
 from fake_server import fake_server
 
-from actor.bus.connection import BusLost, Connection, wire_bytes
+from actor.bus.connection import BusLost, Connection
 from actor.bus.embedded import EmbeddedServer, embedded_server
+from actor.bus.wire_size import wire_bytes
 from actor.service import Exit, serve
 from actor.settings import Settings
 
@@ -39,13 +40,13 @@ async def lost(connection: Connection) -> str:
     """Wait for the loss; gives its reason."""
     async with asyncio.timeout(TIMEOUT_S):
         await connection.lost.wait()
-    return connection.lost_reason
+    return connection.incidents.lost_reason
 
 
 async def until(connection: Connection, *, reconnects: int) -> None:
     """Wait until the connection has come back so many times."""
     async with asyncio.timeout(TIMEOUT_S):
-        while connection.reconnects < reconnects or not connection.connected:  # noqa: ASYNC110
+        while connection.incidents.reconnects < reconnects or not connection.connected:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -163,7 +164,7 @@ async def test_a_message_that_may_not_be_published_is_counted(tmp_path: Path) ->
             await bus.barrier()
             await bus.confirm()
 
-            assert bus.publishes_refused == 3
+            assert bus.incidents.publishes_refused == 3
             assert not bus.lost.is_set()
 
 
@@ -242,7 +243,7 @@ async def test_what_was_not_sent_before_the_break_is_counted_and_never_sent() ->
         await until(bus, reconnects=1)
 
         await bus.barrier()
-        assert bus.dropped_unsent == 3
+        assert bus.incidents.dropped_unsent == 3
         assert b"late" not in fake.received
 
 
@@ -310,7 +311,7 @@ async def test_nothing_is_dropped_while_the_event_loop_is_blocked(server: Embedd
             while got < 60_000:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
-        assert bus.dropped_by_client == 0
+        assert bus.incidents.dropped_by_client == 0
         assert bus.generation == 1
 
 
@@ -325,7 +326,7 @@ async def test_what_nats_py_drops_is_counted(
         flood(server, "test", count=10, payload=b"")
         await bus.barrier()
 
-        assert bus.dropped_by_client == 8
+        assert bus.incidents.dropped_by_client == 8
 
 
 async def test_a_slow_consumer_is_cut_and_comes_back(tmp_path: Path) -> None:

@@ -314,7 +314,7 @@ async def test_a_creds_file_that_breaks_later_ends_in_retries(tmp_path: Path) ->
             while "BadCredentials" not in str(bus._client.last_error):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             file.write_text(text, encoding="utf-8")
-            while bus.reconnects == 0:  # noqa: ASYNC110
+            while bus.incidents.reconnects == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert not bus.lost.is_set()
         await bus.close()
@@ -374,13 +374,13 @@ async def test_a_server_with_new_certificates_is_known_by_its_authority(tmp_path
         await bus.open()
     with tls_server(tmp_path / "second", signed_by(tmp_path, "new", *ours), port=port):
         async with asyncio.timeout(20):
-            while bus.reconnects == 0:  # noqa: ASYNC110
+            while bus.incidents.reconnects == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         await bus.barrier()
     with tls_server(tmp_path / "third", signed_by(tmp_path, "evil", *theirs), port=port):
         async with asyncio.timeout(20):
             await bus.lost.wait()
-        assert bus.reconnects == 1
+        assert bus.incidents.reconnects == 1
     await bus.close()
 
 

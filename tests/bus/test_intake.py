@@ -18,9 +18,12 @@ import pytest
 from actors import ask, decision
 from in_process import QuickEngine, actor_in_process
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
+from actor.bus.connection import Connection
 from actor.bus.embedded import EmbeddedServer
-from actor.bus.intake import Load, should_take
+from actor.bus.intake import Intake, Load, should_take
 from actor.settings import Settings
 from schemas.examples import EXAMPLES
 from schemas.health import Heartbeat
@@ -75,6 +78,18 @@ def peer(**changes: Any) -> bytes:
     )
 
 
+async def peer_that_stays(client: Client) -> Subscription:
+    """Be another actor that takes requests, and says so whenever the held one leaves."""
+
+    async def answer(message: Msg) -> None:
+        if not json.loads(message.data)["bus"]["taking"]:
+            await client.publish("semif.v1.health.peer", peer())
+
+    subscription = await client.subscribe("semif.v1.health.held", cb=answer)
+    await client.publish("semif.v1.health.peer", peer())
+    return subscription
+
+
 @asynccontextmanager
 async def held_actor(
     server: EmbeddedServer,
@@ -111,9 +126,11 @@ async def next_of(beats: list[Heartbeat]) -> None:
 async def test_a_full_actor_steps_out_and_in_again(server: EmbeddedServer) -> None:
     """While a peer has room its callers find nobody here; what it had accepted is answered."""
     async with held_actor(server) as (client, engine, beats):
-        await client.publish("semif.v1.health.peer", peer())
+        staying = await peer_that_stays(client)
         asked = [asyncio.create_task(ask(client, decision())) for _ in range(LIMIT)]
         await until(beats, taking=False)
+        while beats[-1].bus.steps_out == 0:  # it says that it goes, and then goes
+            await next_of(beats)
 
         with pytest.raises(nats.errors.NoRespondersError):
             await ask(client, decision())
@@ -121,6 +138,7 @@ async def test_a_full_actor_steps_out_and_in_again(server: EmbeddedServer) -> No
         replies = [json.loads((await each).data) for each in asked]
         await until(beats, taking=True)
         again = json.loads((await ask(client, decision())).data)
+        await staying.unsubscribe()
 
     # One caller fills 14 of 16 places; nobody is left without a reply.
     outcomes = Counter("choice" in reply for reply in replies)
@@ -129,9 +147,12 @@ async def test_a_full_actor_steps_out_and_in_again(server: EmbeddedServer) -> No
     assert beats[-1].bus.steps_out == 1
 
 
-@pytest.mark.parametrize("gone", ["draining", "full", "another group"])
+@pytest.mark.parametrize("gone", ["draining", "full", "another group", "killed"])
 async def test_the_last_one_stays_and_refuses(server: EmbeddedServer, gone: str) -> None:
-    """A peer that takes nothing is no peer: callers are told ``overloaded`` and when to retry."""
+    """A peer that takes nothing is no peer: callers are told ``overloaded`` and when to retry.
+
+    Nor is one that is killed, whose last heartbeat said that all is well.
+    """
     beat = {"state": "draining"} if gone == "draining" else {}
     async with held_actor(server) as (client, _, beats):
         bus = msgspec.structs.replace(
@@ -145,10 +166,69 @@ async def test_the_last_one_stays_and_refuses(server: EmbeddedServer, gone: str)
         for _ in range(3):
             await next_of(beats)
             refused = json.loads((await ask(client, decision())).data)["error"]
-            assert (refused["code"], beats[-1].bus.taking) == ("overloaded", True)
+            assert (refused["code"], beats[-1].bus.steps_out) == ("overloaded", 0)
 
     assert all("error" in json.loads(each.result().data) for each in done)
     assert len(held) >= 1
+
+
+class Member:
+    """One of two that are full from the first moment on, and tell each other what they do."""
+
+    def __init__(self, server: EmbeddedServer, name: str, other: str) -> None:
+        self.connection = Connection(Settings(nats_url=server.url, instance=name))
+        self.name, self.other = name, other
+        self.other_takes = True
+        self.words: list[asyncio.Task[bool]] = []
+        self.intake = Intake(
+            self.connection,
+            {"work": lambda _message: None},
+            group="group",
+            load=lambda: Load(full=True, roomy=False, wait_s=0.0, wait_s_max=1.0),
+            peer_free=lambda: self.other_takes,
+            peer_stays=self.answered,
+            changed=self.tell,
+        )
+
+    async def open(self) -> None:
+        """Connect, listen to the other, and be in the group."""
+        await self.connection.open()
+        await self.connection.subscribe(f"takes.{self.other}", self.hear)
+        await self.intake.step_in()
+        await self.connection.confirm()
+
+    def tell(self) -> None:
+        """Say whether we take requests."""
+        word = b"1" if self.intake.taking else b""
+        self.words.append(asyncio.create_task(self.connection.publish(f"takes.{self.name}", word)))
+
+    def hear(self, message: Msg) -> None:
+        """Know whether the other does."""
+        self.other_takes = bool(message.data)
+
+    async def answered(self) -> bool:
+        """Wait for the other's word, which in the worst case it gave before it changed its mind."""
+        return True
+
+
+async def test_two_that_fill_at_the_same_moment_do_not_both_leave(server: EmbeddedServer) -> None:
+    """Callers are told ``overloaded`` by the one that stays, instead of finding nobody."""
+    members = [Member(server, "a", "b"), Member(server, "b", "a")]
+    for member in members:
+        await member.open()
+    running = [asyncio.create_task(member.intake.run()) for member in members]
+    async with asyncio.timeout(20):
+        while not all(len(member.words) >= 2 for member in members):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    assert members[0].intake.taking or members[1].intake.taking
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    for member in members:
+        await member.intake.close()
+        await asyncio.gather(*member.words)
+        await member.connection.close()
 
 
 async def test_no_request_waits_for_a_slow_actor_that_a_fast_one_could_take(

@@ -137,7 +137,7 @@ async def test_no_request_is_lost_in_a_move(tmp_path: Path) -> None:
 
             assert sorted(seen) == sorted(asked)
             assert actor.generation == generation
-            assert actor.reconnects == 0
+            assert actor.incidents.reconnects == 0
             assert str(actor._client.connected_url.port) == second.url.rsplit(":", 1)[1]
             for caller in callers:
                 await caller.close()
@@ -166,7 +166,7 @@ async def test_everything_works_at_the_new_server(tmp_path: Path) -> None:
             await actor.barrier()
             await actor.barrier()
             assert [got.get_nowait() for _ in range(got.qsize())] == [b"1", b"2", b"4"]
-            assert actor.reconnects == 0
+            assert actor.incidents.reconnects == 0
 
 
 async def test_alone_there_is_nowhere_to_go(tmp_path: Path) -> None:
@@ -247,5 +247,5 @@ async def test_a_move_that_breaks_ends_in_a_reconnect(
             await finished(actor)
 
             await hears(second, got)
-            assert (actor.moves, actor.reconnects) == (0, 1)
+            assert (actor.moves, actor.incidents.reconnects) == (0, 1)
         first.process.kill()

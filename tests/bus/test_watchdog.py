@@ -39,13 +39,13 @@ async def lost(connection: Connection) -> str:
     """Wait for the loss; gives its reason."""
     async with asyncio.timeout(TIMEOUT_S):
         await connection.lost.wait()
-    return connection.lost_reason
+    return connection.incidents.lost_reason
 
 
 async def until(connection: Connection, *, reconnects: int) -> None:
     """Wait until the connection has come back so many times."""
     async with asyncio.timeout(TIMEOUT_S):
-        while connection.reconnects < reconnects or not connection.connected:  # noqa: ASYNC110
+        while connection.incidents.reconnects < reconnects or not connection.connected:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -60,7 +60,7 @@ async def test_an_idle_connection_is_no_loss(server: EmbeddedServer) -> None:
     async with connection_to(server.url, bus_lost_s=0.2) as bus:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(bus.lost.wait(), 1.0)
-        assert bus.reconnects == 0
+        assert bus.incidents.reconnects == 0
 
 
 async def test_a_blocked_event_loop_is_not_the_servers_fault(server: EmbeddedServer) -> None:

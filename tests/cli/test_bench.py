@@ -19,10 +19,11 @@ import nats
 import pytest
 from nats.aio.msg import Msg
 from rich.console import Console
+from streams import jetstream_server
 
 from actor.bus.client import open_client
 from actor.bus.embedded import EmbeddedServer
-from actor.cli.bench import bus, overload
+from actor.cli.bench import bus, overload, pipeline
 from actor.cli.bench.baseline import tokens_behind_common
 from actor.cli.bench.command import environment_of
 from actor.cli.bench.context import Bench
@@ -38,6 +39,7 @@ from actor.cli.bench.workload import (
     state_of,
     state_rows,
 )
+from actor.rules.rulefile import parse
 from actor.settings import Settings, load
 from schemas.codec import codec_for
 from schemas.decision import Decision, ScoreRequest, SharedRequest
@@ -352,6 +354,28 @@ async def test_the_bus_is_measured_against_a_bare_responder(
         assert found.ours > 0
         assert found.baseline
         assert len(found.rounds) == 1
+
+
+async def test_a_rule_is_measured_against_a_bare_loop(tmp_path: Path) -> None:
+    """The real processes read a real stream to its end; a rate for each, and the two figures."""
+    with jetstream_server(tmp_path / "js") as server:
+        async with bench_on(server, tmp_path) as bench:
+            rate, share, together = await pipeline.measure_instant(bench, count=3000)
+
+    assert rate.figure == Figure(at_least=3000)
+    assert share.figure == Figure(at_least=0.6)
+    assert together.figure is None
+    for found in (share, together):
+        assert found.ours > 0
+        assert (found.baseline or 0) > 0
+
+
+def test_the_rules_that_are_measured_ask_what_the_requests_ask() -> None:
+    """The short question of the one, all 21 of the other."""
+    one, many = parse(pipeline.rules_text(), "rules.toml", prefix="semif.v1")
+
+    assert [each.question.question for each in one.asking] == [short_rows(1, 0)[0]["question"]]
+    assert [each.question.question for each in many.asking] == [text for text, _ in QUESTIONS]
 
 
 async def test_under_overload_every_request_has_its_one_reply(

@@ -15,12 +15,19 @@ import msgspec
 import nats
 import psutil
 import pytest
+from in_process import actor_in_process
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
+from streams import jetstream_server
 
+from actor.bus.client import open_client
 from actor.bus.embedded import EmbeddedServer
 from actor.cli.demo import _add_row, _table, commands_for
+from actor.cli.demo_events import BROKEN, EVENTS, RULES, make_objects, route_events, table_of
 from actor.cli.samples import CONTROL_TEXT, SAMPLES, SHARED
+from actor.rules.outcomes import OUTCOMES
+from actor.settings import Settings
 from schemas.decision import ScoreReply
 from schemas.errors import ErrorBody
 from schemas.examples import EXAMPLES
@@ -112,6 +119,45 @@ def test_the_table_is_whole_at_80_columns() -> None:
     assert text.count(" 100.0% ") == text.count(" 60000 ") == len(decisions)
     assert text.count(" 0.0% ") == sum(len(ids) - 1 for _, _, ids in decisions)
     assert text.count("\u2588" * 16) == len(decisions)
+
+
+def test_the_table_of_events_is_whole_at_80_columns() -> None:
+    """With the longest names that the rule and the table of outcomes can give."""
+    longest = {"Semif-Dead-Code": max((each.code for each in OUTCOMES), key=len)}
+    decided = {"Semif-Choice": "en", "Semif-Probability": "1.000000"}
+    decided_row = ("mail.sorted.people", decided)
+    rows: dict[str, tuple[str, dict[str, str]]] = dict.fromkeys(EVENTS, decided_row)
+    rows[BROKEN] = ("semif.v1.dead.rules.mail", longest)
+    console = Console(file=io.StringIO(), width=80)
+
+    console.print(table_of(rows))
+
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert {cell_len(line) for line in lines} == {cell_len(lines[0])}
+    assert cell_len(lines[0]) <= 80
+    text = "\n".join(lines)
+    assert text.count(" 100% ") == text.count(" mail.sorted.people ") == len(EVENTS) - 1
+    assert (" semif.v1.dead.rules.mail " in text, longest["Semif-Dead-Code"] in text) == (
+        True,
+        True,
+    )
+
+
+async def test_the_events_are_routed_by_the_rule_file_of_the_package(tmp_path: Path) -> None:
+    """As in the demo, by an engine that is never sure: all to people, the broken one is kept."""
+    with jetstream_server(tmp_path / "js") as server:
+        settings = Settings(nats_url=server.url, instance="demo", rules=RULES)
+        watcher = await nats.connect(server.url)
+        async with open_client(settings, "test") as client:
+            await make_objects(client, settings)
+            async with actor_in_process(settings, watcher):
+                table = await route_events(client)
+        await watcher.close()
+
+    assert list(table.columns[1].cells) == [
+        *[Text("mail.sorted.people")] * (len(EVENTS) - 1),
+        Text("semif.v1.dead.rules.mail"),
+    ]
 
 
 @pytest.mark.parametrize("started_as", ["semif-actor", "module"])

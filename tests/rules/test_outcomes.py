@@ -10,7 +10,7 @@ from actor.rules.outcomes import OUTCOMES, Outcome
 from actor.rules.rulefile import RuleFile
 from actor.rules.tables import QuestionTable, RuleTable, SinkTable, SourceTable
 
-REFERENCE = (Path(__file__).parents[2] / "docs" / "rules-draft.md").read_text(encoding="utf-8")
+REFERENCE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 
 
 def test_every_outcome_is_in_the_table_once() -> None:

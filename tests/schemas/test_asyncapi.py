@@ -90,12 +90,13 @@ def test_each_request_may_end_in_an_error() -> None:
 
 
 def test_headers_are_those_of_the_contract() -> None:
-    """Four are read with a request; an error is told by two."""
+    """Five are read with a request; an error is told by two."""
     messages = document()["components"]["messages"]
     for request in ("score_request", "shared_request"):
         assert set(messages[request]["headers"]["properties"]) == {
             "Content-Type",
             "Semif-Timeout-Ms",
+            "Semif-Priority",
             "Nats-Msg-Id",
             "traceparent",
         }

@@ -8,17 +8,17 @@ would then set back.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import msgspec
 import nats.errors
-from nats.aio.msg import Msg
 
+from actor.bus.asking import Asker, Nobody, Unanswered
 from actor.bus.client import BusClient, NoAnswer, NoResponders
 from actor.bus.connection import Connection
+from actor.tasks import end
 from schemas.subjects import JETSTREAM_API
 
 __all__ = [
@@ -204,48 +204,36 @@ def _config(reply: _Reply, kind: type[_Kind]) -> _Kind:
 
 @asynccontextmanager
 async def asking(connection: Connection) -> AsyncIterator[Ask]:
-    """Ask by the actor's connection, one question at a time.
-
-    A question that the server does not let us ask gets no answer; its error comes before the PONG
-    of the barrier, so that is known without a wait.
-    """
-    inbox = connection.new_inbox()
-    numbers = itertools.count()
-    waiting: dict[str, asyncio.Future[Msg]] = {}
-
-    def on_answer(message: Msg) -> None:
-        answer = waiting.get(message.subject)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
+    """Ask by the actor's connection, one question at a time."""
+    asker = Asker(connection)
 
     async def ask(endpoint: str, body: bytes) -> bytes:
-        subject, reply = f"{JETSTREAM_API}.{endpoint}", f"{inbox}.{next(numbers)}"
-        answer = waiting[reply] = asyncio.get_running_loop().create_future()
-        refused = connection.publishes_refused
+        subject = f"{JETSTREAM_API}.{endpoint}"
+        refused = connection.incidents.publishes_refused
+        asked = asyncio.create_task(asker.ask(subject, body, within_s=ANSWER_WITHIN_S))
         try:
-            published = await connection.publish(subject, body, reply=reply)
+            await asyncio.sleep(0)  # it is published now, before the barrier
+            # What the server does not let us ask gets no answer. Its error comes before the PONG
+            # of the barrier: that is known without a wait.
             await connection.barrier()
-            if connection.publishes_refused > refused:
+            if connection.incidents.publishes_refused > refused:
                 raise NoApi(f"the server does not let us ask {subject}")
-            if not published:
-                raise NoApi(f"{subject} could not be asked: the connection broke")
-            async with asyncio.timeout(ANSWER_WITHIN_S):
-                message = await answer
+            message = await asked
         except nats.errors.Error:
             raise NoApi(f"{subject} could not be asked: the connection broke") from None
-        except TimeoutError:
-            raise NoApi(f"no answer from {subject} within {ANSWER_WITHIN_S:g} s") from None
+        except Nobody:
+            raise NoApi(NO_JETSTREAM) from None
+        except Unanswered as error:
+            raise NoApi(f"{subject}: {error}") from None
         finally:
-            del waiting[reply]
-        if not message.data and (message.headers or {}).get("Status") == "503":
-            raise NoApi(NO_JETSTREAM)
+            await end(asked)
         return bytes(message.data)
 
-    subscription = await connection.subscribe(f"{inbox}.*", on_answer)
+    await asker.open()
     try:
         yield ask
     finally:
-        await connection.end(subscription)
+        await asker.close()
 
 
 def asking_as_client(client: BusClient) -> Ask:

@@ -36,9 +36,12 @@ def consumer_differences(
         for each, filters in clash.items()
     ]
     if info is None:
-        queued = stream is not None and stream.config.retention == "workqueue"
-        changes = _new_consumer(want, queued=queued or want.reads == "jobs")
-        return queue or [Difference(name, want.reads, "missing", "a consumer", changes=changes)]
+        jobs = want.reads == "jobs"
+        queued = jobs or (stream is not None and stream.config.retention == "workqueue")
+        todo = "" if jobs or stream else "make its stream first"
+        changes = _new_consumer(want, queued=queued)
+        missing = Difference(name, "", "missing", f"for {want.reads}", todo, changes)
+        return queue or [missing]
     config = info.config
     whole = stream is not None and frozenset(stream.config.subjects or ()) == {want.subject}
     filtered = config.filters == {want.subject} or (whole and not config.filters)

@@ -19,6 +19,7 @@ class Difference:
 
     object: str
     setting: str
+    """Field of its configuration; empty for the object as a whole."""
     found: str
     wanted: str
     by_hand: str = ""
@@ -28,7 +29,8 @@ class Difference:
 
     def __str__(self) -> str:
         todo = self.by_hand or APPLY
-        return f"{self.object}: {self.setting} is {self.found}, wanted {self.wanted} ({todo})"
+        what = f"{self.object}: {self.setting}" if self.setting else self.object
+        return f"{what} is {self.found}, wanted {self.wanted} ({todo})"
 
 
 def covers(outer: str, inner: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from actor.bus.connection import Connection, Refusal
 from actor.bus.objects.api import (
     Ask,
@@ -30,6 +32,8 @@ from actor.rules.rule import Rule
 from actor.settings import Settings
 
 __all__ = ["Looked", "check", "look", "look_at_requests"]
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,13 @@ async def check(connection: Connection, settings: Settings, rules: Sequence[Rule
             objects = await look(ask, wanted)
         except NoApi as error:
             raise Refusal(f"JetStream is needed for jobs and rules: {error}") from None
-    differences = [each for found in (*requests, *objects) for each in found.differences]
+    differences = dict.fromkeys(
+        each for found in (*requests, *objects) for each in found.differences
+    )
+    for each in differences:  # a heartbeat has no room for many
+        _log.error("a stream or consumer is not as wanted", text=str(each))
     if differences:
-        raise Refusal("; ".join(map(str, dict.fromkeys(differences))))
+        raise Refusal("; ".join(map(str, differences)))
     names = [found.what for found in objects]
     return "; ".join([said, *([f"as wanted: {', '.join(dict.fromkeys(names))}"] if names else [])])
 
@@ -130,8 +138,15 @@ async def _look_at_consumer(
     if queue and (info is None or info.config.filters != {want.subject}):
         # The server lets no two consumers of a work queue have a message in common: with ours as
         # it should be there is no other.
-        others = await consumers_of(ask, want.stream)
+        others = await _consumers(ask, want.stream)
         rivals |= {each.name: each.config.filters for each in others if each.name != want.durable}
     found = consumer_differences(want, info, stream, rivals if queue else {})
     what = f"consumer {want.durable} of {want.stream}"
     return Looked(what, f"reads {want.reads}", tuple(found), want, info)
+
+
+async def _consumers(ask: Ask, stream: str) -> tuple[ConsumerInfo, ...]:
+    try:
+        return await consumers_of(ask, stream)
+    except NoApi:  # they name the culprit, no more: that ours is not as wanted is known
+        return ()

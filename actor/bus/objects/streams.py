@@ -37,11 +37,12 @@ def own_differences(
     """Compare a stream of ours; ``owners``, when it is missing, are those that have its subject."""
     name = f"stream {want.name}"
     if info is None:
+        needed = f"for {want.holds}"
         if owners:
-            held = f"taken by stream {', '.join(owners)}"
+            held = f"missing, and {want.subject} taken by stream {', '.join(owners)}"
             todo = "take it out of that stream's subjects, or name that stream in the settings"
-            return [Difference(name, want.subject, held, "its own", todo)]
-        return [Difference(name, want.holds, "missing", "a stream", changes=_new_stream(want))]
+            return [Difference(name, "", held, needed, todo)]
+        return [Difference(name, "", "missing", needed, changes=_new_stream(want))]
     return [*_fixed(name, want, info.config), *_settable(name, want, info.config)]
 
 
@@ -153,4 +154,4 @@ def sink_differences(want: SinkStream, info: StreamInfo | None) -> list[Differen
 
 
 def _missing(name: str, rule: str) -> Difference:
-    return Difference(name, f'stream of rule "{rule}"', "missing", "there", "make it by hand")
+    return Difference(name, "", "missing", f'for rule "{rule}"', "make it by hand")

@@ -24,7 +24,7 @@ from rich.text import Text
 from actor import settings
 from actor.bus.client import NoAnswer, open_client
 from actor.bus.embedded import ServerFailed, embedded_server
-from actor.cli.bench import bus, encoding, overload, scoring
+from actor.cli.bench import bus, encoding, overload, pipeline, scoring
 from actor.cli.bench.baseline import SemIf
 from actor.cli.bench.context import Bench
 from actor.cli.bench.processes import running_actor
@@ -37,7 +37,12 @@ __all__ = ["NAMES", "environment_of", "run_bench"]
 Measure = Callable[[Bench], Coroutine[Any, Any, list[Record]]]
 Compare = Callable[[Bench, SemIf], Coroutine[Any, Any, list[Record]]]
 
-WITHOUT_ACTOR: dict[str, Measure] = {"bus": bus.measure, "encoding": encoding.measure}
+WITHOUT_ACTOR: dict[str, Measure] = {
+    "bus": bus.measure,
+    "encoding": encoding.measure,
+    "pipeline": pipeline.measure,
+}
+"""They start what they need themselves."""
 AGAINST_SEMIF: dict[str, Compare] = {
     "shared": scoring.measure_shared,
     "hits": scoring.measure_hits,
@@ -115,7 +120,7 @@ async def _prepared(
     """Give a server of our own and a client of it."""
     with (
         tempfile.TemporaryDirectory(prefix="semif-bench-") as scratch,
-        embedded_server(Path(scratch)) as server,
+        embedded_server(Path(scratch), jetstream=True) as server,
     ):
         variables = environment_of(environment, model, server.url)
         found, _ = settings.load(None, variables)

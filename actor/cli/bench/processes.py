@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from actor.bus.client import BusClient
@@ -18,9 +18,10 @@ from actor.cli.actor_process import (
 )
 from actor.cli.bench.records import BenchFailed
 
-__all__ = ["ECHO", "INSTANT", "running_actor", "running_echo"]
+__all__ = ["ECHO", "INSTANT", "running_actor", "running_echo", "running_pull"]
 
 ECHO = ("-m", "actor.cli.bench.responders", "echo")
+PULL = ("-m", "actor.cli.bench.responders", "pull")
 INSTANT = ("-m", "actor.cli.bench.responders", "instant")
 INSTANCE = "bench"
 START_TIMEOUT_S = 600.0
@@ -40,17 +41,29 @@ async def running_actor(
         yield
 
 
+def running_echo(url: str, subject: str) -> AbstractAsyncContextManager[None]:
+    """Run the bare responder until the block ends."""
+    return _running((*ECHO, url, subject))
+
+
+def running_pull(
+    url: str, stream: str, durable: str, subject: str, *, at_once: int
+) -> AbstractAsyncContextManager[None]:
+    """Run the bare reader of a stream until the block ends."""
+    return _running((*PULL, url, stream, durable, subject, str(at_once)))
+
+
 @asynccontextmanager
-async def running_echo(url: str, subject: str) -> AsyncIterator[None]:
-    """Run the bare responder, which says when it listens, until the block ends."""
+async def _running(command: Sequence[str]) -> AsyncIterator[None]:
+    """Run a program of nats-py's own, which says when it listens, until the block ends."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *ECHO, url, subject), stdout=asyncio.subprocess.PIPE
+        *(sys.executable, *command), stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         async with asyncio.timeout(START_TIMEOUT_S):
             if not await process.stdout.readline():
-                raise BenchFailed("the echo responder did not start")
+                raise BenchFailed(f"{command[-1]}: the baseline did not start")
         yield
     finally:
         await end_process(process)

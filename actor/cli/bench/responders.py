@@ -1,6 +1,7 @@
-"""The two sides of the bus measurement, each in a process of its own.
+"""The sides of the bus measurements, each in a process of its own.
 
-``echo``: nats-py and nothing else. ``instant``: the real server around an engine that does nothing.
+``echo`` and ``pull``: nats-py and nothing else. ``instant``: the real server around an engine that
+does nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,17 @@ from actor.service import serve
 from actor.telemetry import logs
 from schemas.decision import ModelInfo
 from schemas.health import EngineHealth
+from schemas.subjects import (
+    CHOICE_HEADER,
+    EVENT_ID_HEADER,
+    EVENT_SUBJECT_HEADER,
+    HOPS_HEADER,
+    MARGIN_HEADER,
+    PROBABILITY_HEADER,
+    PROOF_HEADER,
+    RULE_HEADER,
+    SURE_HEADER,
+)
 
 __all__ = ["InstantEngine", "main"]
 
@@ -28,6 +40,22 @@ NO_PROMPT = Prompt(ids=(0,), state_tokens=1, sha256="0" * 64)
 NO_MODEL = ModelInfo(
     source="none", revision="none", dtype="none", torch_version="none", transformers_version="none"
 )
+
+
+PULL_BATCH = 256
+PULL_TIMEOUT_S = 30.0
+PULL_HEADERS = {
+    RULE_HEADER: "one",
+    EVENT_SUBJECT_HEADER: "bench.read.one",
+    HOPS_HEADER: "1",
+    EVENT_ID_HEADER: "BENCH.10000.1796025600123456789",
+    CHOICE_HEADER: "o0",
+    PROBABILITY_HEADER: "0.500000",
+    MARGIN_HEADER: "0.000000",
+    SURE_HEADER: "true",
+    PROOF_HEADER: "0" * 64,
+}
+"""Those of a decision."""
 
 
 class InstantEngine:
@@ -107,6 +135,31 @@ async def echo(url: str, subject: str) -> None:
     await asyncio.Event().wait()
 
 
+async def pull(url: str, stream: str, durable: str, subject: str, at_once: int) -> None:
+    """Publish every event of a consumer and have it acknowledged, ``at_once`` at a time.
+
+    What a rule in mode ``annotate`` does but for the decision: as many headers, and its promise,
+    that an event is done when the server has confirmed so. A loop that does not wait for that is
+    several times as fast, and loses what a broken connection eats.
+    """
+    client = await nats.connect(url)
+    subscription = await client.jetstream().pull_subscribe_bind(durable, stream)
+    print("listening", flush=True)  # noqa: T201 - what the parent waits for
+
+    async def forward(message: Msg) -> None:
+        await client.publish(subject, message.data, headers=PULL_HEADERS)
+        await message.ack_sync(timeout=PULL_TIMEOUT_S)
+
+    while True:
+        messages = await subscription.fetch(PULL_BATCH, timeout=PULL_TIMEOUT_S)
+        for start in range(0, len(messages), at_once):
+            together = messages[start : start + at_once]
+            if at_once == 1:
+                await forward(together[0])
+            else:
+                await asyncio.gather(*map(forward, together))
+
+
 def _serve_instant(batch_s: float) -> int:
     found, _ = settings.load()
     logs.set_up(found)
@@ -118,14 +171,20 @@ def _serve_instant(batch_s: float) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``echo URL SUBJECT`` or ``instant [SECONDS]`` until killed."""
+    """Run ``echo``, ``pull`` or ``instant`` with its arguments until killed."""
     match list(arguments):
         case ["echo", url, subject]:
             uvloop.run(echo(url, subject))
             return 0
+        case ["pull", url, stream, durable, subject, at_once]:
+            uvloop.run(pull(url, stream, durable, subject, int(at_once)))
+            return 0
         case ["instant", *seconds]:
             return _serve_instant(float(seconds[0]) if seconds else 0.0)
-    raise SystemExit("usage: responders.py echo URL SUBJECT | instant [SECONDS]")
+    raise SystemExit(
+        "usage: responders.py echo URL SUBJECT | instant [SECONDS]"
+        " | pull URL STREAM DURABLE SUBJECT AT_ONCE"
+    )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from actor.cli.bench.workload import (
     state_rows,
 )
 
-__all__ = ["measure_hits", "measure_shared", "measure_short", "measure_singles"]
+__all__ = ["in_turns", "measure_hits", "measure_shared", "measure_short", "measure_singles"]
 
 SHARED = {20: 1.2, 200: 1.3, 800: 1.45}
 """Words of the state, and the speedup to reach."""
@@ -77,7 +77,7 @@ async def measure_singles(bench: Bench, semif: SemIf) -> list[Record]:
         ) -> float:
             return await semif.score(sample) * scale
 
-        rounds.append(await _in_turns(number, ours, baseline))
+        rounds.append(await in_turns(number, ours, baseline))
     count = SINGLES_STATES * len(QUESTIONS)
     what = f"{count} decisions over {SINGLES_STATES} states of {SINGLES_WORDS} words, random order"
     note = f"baseline: score on {SINGLES_SAMPLE} of the {count} each round, scaled"
@@ -99,7 +99,7 @@ async def measure_short(bench: Bench, semif: SemIf) -> list[Record]:
         def baseline(rows: Sequence[Row] = rows) -> Awaitable[float]:
             return semif.score(rows)
 
-        seconds = await _in_turns(number, ours, baseline)
+        seconds = await in_turns(number, ours, baseline)
         rounds.append(seconds)
         unique = semif.unique_tokens(rows)
         best = await semif.best_product_flops()
@@ -133,7 +133,7 @@ async def _shared(bench: Bench, semif: SemIf, words: int, figure: Figure, *, kno
         def baseline(rows: Sequence[Row] = rows) -> Awaitable[float]:
             return semif.score_shared(rows)
 
-        rounds.append(await _in_turns(number, ours, baseline))
+        rounds.append(await in_turns(number, ours, baseline))
     what = f"score_shared, {len(QUESTIONS)} questions, {words} words"
     note = "the state was asked about before; SemIf keeps nothing between calls" if known else ""
     return compared(name, what, "ms", _in_ms(rounds), by="speedup", figure=figure, note=note)
@@ -149,7 +149,7 @@ async def _all_at_once(bench: Bench, rows: Sequence[Row]) -> float:
     return seconds
 
 
-async def _in_turns(number: int, ours: Side, baseline: Side) -> Round:
+async def in_turns(number: int, ours: Side, baseline: Side) -> Round:
     """Run both sides of a round, ours first in the even ones."""
     if number % 2:
         theirs = await baseline()
