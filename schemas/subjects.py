@@ -22,6 +22,7 @@ __all__ = [
     "ERROR_TEXT_HEADER",
     "EVENT_ID_HEADER",
     "EVENT_SUBJECT_HEADER",
+    "EXPECTED_LAST_ID_HEADER",
     "EXPECTED_STREAM_HEADER",
     "HOPS_HEADER",
     "JETSTREAM_ACK",
@@ -69,6 +70,8 @@ ERROR_CODE_HEADER = "Nats-Service-Error-Code"
 """ADR-32: clients tell an error reply from an answer by these two headers."""
 EXPECTED_STREAM_HEADER = "Nats-Expected-Stream"
 """The server refuses a publication that another stream, or none, would take."""
+EXPECTED_LAST_ID_HEADER = "Nats-Expected-Last-Msg-Id"
+"""The server refuses a publication that does not follow the message of this id."""
 
 RULE_HEADER = "Semif-Rule"
 """Name of the rule that published this."""

@@ -136,18 +136,14 @@ class Connection:
             # connection for good. Nor does it bound what waits: it would make us wait.
             size = wire_bytes(payload, headers)
             if size > client.max_payload:
-                self.incidents.log_now_and_then(
-                    "a message is larger than the server takes", size=size
-                )
+                self.incidents.warn("a message is larger than the server takes", size=size)
                 return False
             if client.unsent_bytes + size > OUTBOUND_BYTES_MAX:
-                self.incidents.log_now_and_then(
-                    "the server reads too slowly", unsent=client.unsent_bytes
-                )
+                self.incidents.warn("the server reads too slowly", unsent=client.unsent_bytes)
                 return False
             await client.publish(subject, payload, reply, headers)
         except Exception as error:  # noqa: BLE001 - closed between the check and here, a bad subject
-            self.incidents.log_now_and_then("publish failed", error=type(error).__name__)
+            self.incidents.warn("publish failed", error=type(error).__name__)
             return False
         return True
 
@@ -277,9 +273,8 @@ class Connection:
 
     def _on_watchdog_end(self, watching: asyncio.Task[None]) -> None:
         if not watching.cancelled() and watching.exception() is not None:
-            self.incidents.lose(
-                f"the watchdog failed, a bug: {type(watching.exception()).__name__}"
-            )
+            name = type(watching.exception()).__name__
+            self.incidents.lose(f"the watchdog failed, a bug: {name}")
 
     def _on_lame_duck(self) -> None:
         """Called by the read loop, which must go on: the move needs it."""

@@ -93,7 +93,7 @@ class Incidents:
             self.lost_reason = reason
             self.lost.set()
 
-    def log_now_and_then(self, event: str, **facts: Any) -> None:
+    def warn(self, event: str, **facts: Any) -> None:
         """Write a warning that may come many times a second."""
         now_s = self._loop.time()
         if now_s - self._logged_s.get(event, -LOG_EVERY_S) >= LOG_EVERY_S:
@@ -125,7 +125,7 @@ class Incidents:
             self._credentials_refused += 1
             if self._credentials_refused >= REFUSALS_MAX:
                 self.lose(f"the server refuses the credentials: {text}")
-        self.log_now_and_then("bus error", error=type(error).__name__, text=text)
+        self.warn("bus error", error=type(error).__name__, text=text)
 
     def _on_disconnected(self) -> None:
         unsent = self._client.forget_unsent()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable
+from uuid import uuid4
 
 import msgspec
 
@@ -19,6 +20,7 @@ from schemas.codec import codec_for
 from schemas.errors import SemifError
 from schemas.subjects import (
     CONTENT_TYPE,
+    EXPECTED_LAST_ID_HEADER,
     EXPECTED_STREAM_HEADER,
     JSON,
     MSG_ID_HEADER,
@@ -42,6 +44,11 @@ class _Kind(msgspec.Struct):
     decisions: msgspec.Raw = msgspec.Raw()
 
 
+class _Stored(msgspec.Struct):
+    duplicate: bool = False
+
+
+_DUPLICATE = msgspec.json.Decoder(_Stored)
 _KIND_JSON = msgspec.json.Decoder(_Kind)
 _KIND_MSGPACK = msgspec.msgpack.Decoder(_Kind)
 
@@ -88,6 +95,27 @@ class Jobs:
             headers | (reply.headers or {}),
         )
         return Retry("unpublished", refused) if refused else Done()
+
+    async def has_result(self, delivery: Delivery) -> bool | None:
+        """Tell whether the job's result is stored; None when the stream does not say.
+
+        Asked before a job is given up: whoever had it last may have died between result and
+        acknowledgement. By publishing what the stream cannot store, for it follows a message that
+        there is not: a stream looks for duplicates first.
+        """
+        answer = await self._asker.request(
+            self._subjects.results(self.rest_of(delivery)),
+            b"",
+            {
+                EXPECTED_STREAM_HEADER: self._stream,
+                MSG_ID_HEADER: delivery.message_id,
+                EXPECTED_LAST_ID_HEADER: f"none.{uuid4().hex}",
+            },
+        )
+        try:
+            return None if answer is None else _DUPLICATE.decode(answer).duplicate
+        except msgspec.MsgspecError:
+            return None
 
     def _incoming(self, delivery: Delivery, result_headers: dict[str, str]) -> Incoming:
         headers = {name.lower(): text for name, text in delivery.headers.items()}

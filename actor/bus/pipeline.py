@@ -57,6 +57,7 @@ class Pipeline:
                 process=jobs.process,
                 dead_letters=dead_letters,
                 rest_of=jobs.rest_of,
+                done_already=jobs.has_result,
                 changed=changed,
             )
         if rules:

@@ -79,13 +79,15 @@ class PullWorker:
         process: Callable[[Delivery], Awaitable[Verdict]],
         dead_letters: DeadLetters,
         rest_of: Callable[[Delivery], str],
+        done_already: Callable[[Delivery], Awaitable[bool | None]] | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         """``room`` tells how many more deliveries could begin now.
 
         ``process`` stores its results, with the stream's word for each, before it says ``Done``.
-        ``rest_of`` gives what follows ``<prefix>.dead.`` for a delivery. ``changed`` is told when
-        the consumer is lost or found again.
+        ``rest_of`` gives what follows ``<prefix>.dead.`` for a delivery. ``done_already`` is asked
+        before a message is given up: whether a delivery before has done it, None when that cannot
+        be known now. ``changed`` is told when the consumer is lost or found again.
         """
         self._source = source
         self._room = room
@@ -96,6 +98,7 @@ class PullWorker:
             asker,
             dead_letters,
             rest_of,
+            done_already,
             source=source.name,
             ack_wait_s=source.ack_wait_s,
             deliveries_max=source.deliveries_max,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 import structlog
@@ -56,6 +56,7 @@ class Settling:
         asker: Asker,
         dead_letters: DeadLetters,
         rest_of: Callable[[Delivery], str],
+        done_already: Callable[[Delivery], Awaitable[bool | None]] | None,
         *,
         source: str,
         ack_wait_s: float,
@@ -65,6 +66,7 @@ class Settling:
         self._asker = asker
         self._dead_letters = dead_letters
         self._rest_of = rest_of
+        self._done_already = done_already
         self._source = source
         self._ack_wait_s = ack_wait_s
         self._deliveries_max = deliveries_max
@@ -89,6 +91,15 @@ class Settling:
                 return
             verdict = Hopeless(GAVE_UP, f"{verdict.code}: {verdict.reason}")
         if isinstance(verdict, Hopeless):
+            if verdict.code == GAVE_UP and self._done_already is not None:
+                known = await self._done_already(held.delivery)
+                if known is None:  # a result and a dead letter would be two ends: ask again later
+                    self.retries += 1
+                    await self._nak(held, self._ack_wait_s)
+                    return
+                if known:
+                    await self.settle(held, Done())
+                    return
             await self._bury(held, verdict)
         elif isinstance(verdict, Done):
             self.outcomes[verdict.code] += 1

@@ -146,6 +146,32 @@ async def test_a_message_nobody_survived_is_not_tried(tmp_path: Path) -> None:
     assert letter.headers["Semif-Dead-Deliveries"] == "4"
 
 
+async def test_what_was_done_at_the_last_delivery_is_not_given_up(tmp_path: Path) -> None:
+    """The last one who had it stored its result and died: no dead letter beside the result."""
+    with jetstream_server(tmp_path / "js") as server:
+        client = await nats.connect(server.url)
+        streams = await make_streams(client, SETTINGS)
+        sequence = await streams.job("last")
+        other = await streams.js.pull_subscribe_bind(stream="SEMIF_JOBS", durable="semif")
+        [message] = await other.fetch(1)
+        taken_ns = message.reply.split(".")[7]
+        await streams.js.publish(
+            "semif.v1.results.last",
+            b"the result",
+            headers={"Nats-Msg-Id": f"SEMIF_JOBS.{sequence}.{taken_ns}"},
+        )
+        await message.nak()
+        async with working(server, deliveries_max=1):
+            await streams.until_settled()
+            [result] = await streams.results()
+            assert await streams.dead() == []
+            await streams.job("next")
+            await streams.until_settled()
+        await client.close()
+
+    assert result.data == b"the result"
+
+
 async def test_a_consumer_that_goes_and_comes_back(tmp_path: Path) -> None:
     """Its loss is told, it is looked for without haste, and work goes on when it is back."""
     with embedded_server(tmp_path, jetstream=True, trace=True) as server:

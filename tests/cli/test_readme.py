@@ -50,7 +50,6 @@ async def test_the_example_runs_as_printed(tmp_path: Path) -> None:
     rules, tried, started, used = blocks()
     (tmp_path / "tickets.toml").write_text(rules, encoding="utf-8")
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
-    (tmp_path / ".cache").symlink_to(ROOT / ".cache")
     with jetstream_server(tmp_path / "js") as server:
         client = await nats.connect(server.url)
         serving = Settings(nats_url=server.url, instance="other")
