@@ -8,6 +8,7 @@ READY := $(VENV)/.ready
 WHEELS := .cache/wheels
 DEMO_MODEL := .cache/demo-model
 SOAK_S ?= 600
+CHAOS_S ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-model test check format schema bench soak install clean
@@ -43,8 +44,9 @@ bench: demo-model  ## Measure the start, then speed and overload against their b
 	$(BIN)/python benchmarks/start.py $(DEMO_MODEL)
 	$(BIN)/semif-actor bench --model $(DEMO_MODEL)
 
-soak: demo-model  ## Jobs under random faults, then ten times the capacity for SOAK_S seconds.
+soak: demo-model  ## Jobs and requests under random faults, then ten times the capacity for SOAK_S s.
 	$(BIN)/python tests/harness/exactly_once.py --jobs 2000
+	$(BIN)/python tests/harness/chaos.py --seconds $(CHAOS_S)
 	$(BIN)/semif-actor bench --model $(DEMO_MODEL) --only overload --overload-s $(SOAK_S)
 
 install: $(READY)  ## Make the virtual environment.

@@ -154,10 +154,16 @@ class Serving:
         await asyncio.gather(self._requests.idle(), self.pipeline.idle())
 
     def _room(self) -> int:
-        """Give how many messages of streams could begin: half of the queue is for requests."""
-        if not self._admission.roomy:
+        """Give how many messages of streams could begin: half of the queue is for requests.
+
+        And no more than end well before their deadline: each that does not costs a delivery.
+        """
+        admission = self._admission
+        if not admission.roomy:
             return 0
-        return max(self._admission.jobs_max // 2, 1) - self._admission.jobs
+        within_s = self._settings.timeout_ms_default / 1000 / WAIT_SHARE
+        by_count = max(admission.jobs_max // 2, 1) - admission.jobs
+        return min(by_count, admission.more_within(within_s))
 
     def _on_peer_leaves(self) -> None:
         """Tell it that we stay, if we do; step in, if we were out."""

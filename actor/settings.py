@@ -234,16 +234,8 @@ def _check_together(settings: Settings) -> None:
             f"timeout_ms_default, {settings.timeout_ms_default}, is over "
             f"timeout_ms_max, {settings.timeout_ms_max}."
         )
-    # An actor dies between result and acknowledgement, and so does the next: after two waits and
-    # the time of an answer the result comes once more, and must still be known.
-    horizon_s = 2 * settings.ack_wait_s + settings.timeout_ms_default / 1000
-    if settings.jobs and settings.dedup_s < horizon_s:
-        raise SettingsError(
-            f"dedup_s, {settings.dedup_s:g}, is below {horizon_s:g}, the seconds until a "
-            "redelivery's result: twice ack_wait_s and timeout_ms_default."
-        )
-    if settings.results_stream == settings.dead_stream:
-        raise SettingsError("results_stream and dead_stream must differ.")
+    if settings.jobs or settings.rules:
+        _check_streams(settings)
     for name in FILE_SETTINGS:
         path = getattr(settings, name)
         if path is not None and (not os.access(path, os.R_OK) or path.is_dir()):
@@ -253,6 +245,20 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError("nats_tls_cert and nats_tls_key go together.")
     if (settings.nats_user is None) != (settings.nats_password_file is None):
         raise SettingsError("nats_user and nats_password_file go together.")
+
+
+def _check_streams(settings: Settings) -> None:
+    # An actor dies between result and acknowledgement, and so does the next: after two waits and
+    # the time of an answer the result comes once more, and must still be known.
+    horizon_s = 2 * settings.ack_wait_s + settings.timeout_ms_default / 1000
+    if settings.dedup_s < horizon_s:
+        raise SettingsError(
+            f"dedup_s, {settings.dedup_s:g}, is below {horizon_s:g}, the seconds until a "
+            "redelivery's result: twice ack_wait_s, and timeout_ms_default."
+        )
+    names = (settings.jobs_stream, settings.results_stream, settings.dead_stream)
+    if len(set(names)) < len(names):
+        raise SettingsError("jobs_stream, results_stream and dead_stream must differ.")
 
 
 def _check_reply_prefixes(settings: Settings) -> None:

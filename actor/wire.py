@@ -190,9 +190,7 @@ def _semif_fields(result: DecisionResult) -> dict[str, Any]:
     return fields | {"choice": result.option_ids[best], "margin": ranked[0] - ranked[1]}
 
 
-def answer_reply(
-    answer: Record, codec: Codec[Any], *, reply_bytes_max: int
-) -> Reply:
+def answer_reply(answer: Record, codec: Codec[Any], *, reply_bytes_max: int) -> Reply:
     """Encode an answer; raises :class:`TooLarge` when the server would not carry it."""
     payload = codec.encode(answer)
     limit = reply_bytes_max - REPLY_HEADER_BYTES_MAX

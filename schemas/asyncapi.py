@@ -13,6 +13,13 @@ from schemas.errors import ERRORS
 from schemas.examples import EXAMPLES
 from schemas.subjects import (
     CONTENT_TYPE,
+    DEAD_CODE_HEADER,
+    DEAD_DELIVERIES_HEADER,
+    DEAD_REASON_HEADER,
+    DEAD_SEQUENCE_HEADER,
+    DEAD_STREAM_HEADER,
+    DEAD_SUBJECT_HEADER,
+    DEAD_TRUNCATED_HEADER,
     ERROR_CODE_HEADER,
     ERROR_TEXT_HEADER,
     JSON,
@@ -75,6 +82,18 @@ _ERROR_HEADERS = {
         "description": "HTTP status of the same meaning. An answer has no such header.",
     },
 }
+_DEAD_HEADERS = {
+    DEAD_CODE_HEADER: {"type": "string", "description": "The error's code, or `gave_up`."},
+    DEAD_REASON_HEADER: {"type": "string", "description": "Why, for people."},
+    DEAD_DELIVERIES_HEADER: {"type": "string", "description": "Times it was delivered."},
+    DEAD_SUBJECT_HEADER: {"type": "string", "description": "Where it came from."},
+    DEAD_STREAM_HEADER: {"type": "string", "description": "And its stream there."},
+    DEAD_SEQUENCE_HEADER: {"type": "string", "description": "And its sequence in it."},
+    DEAD_TRUNCATED_HEADER: {
+        "type": "string",
+        "description": "Bytes of the whole body, when there was no room for it.",
+    },
+}
 
 
 def asyncapi() -> dict[str, Any]:
@@ -99,8 +118,27 @@ def asyncapi() -> dict[str, Any]:
                 "summary": "Publish a heartbeat at once, at every change and every interval.",
                 "messages": [{"$ref": "#/channels/health/messages/heartbeat"}],
             },
+            "jobs": {
+                "action": "receive",
+                "channel": {"$ref": "#/channels/jobs"},
+                "summary": "Each ends as one result, or as one dead letter.",
+            },
+            "results": {"action": "send", "channel": {"$ref": "#/channels/results"}},
+            "dead": {"action": "send", "channel": {"$ref": "#/channels/dead"}},
         },
         "components": {"messages": _messages()},
+    }
+
+
+def _streams() -> dict[str, Any]:
+    """Give the channels that are kept in streams."""
+    rest = {"parameters": {"rest": {"description": "One token or more, as the job has them."}}}
+    jobs = _SUBJECTS.jobs("{rest}"), "Requests as jobs.", "score_request", "shared_request"
+    results = _SUBJECTS.results("{rest}"), "Their answers.", "score_reply", "shared_reply"
+    return {
+        "jobs": _channel(*jobs) | rest,
+        "results": _channel(*results) | rest,
+        "dead": _channel(_SUBJECTS.dead("{rest}"), "What cannot be done.", "dead_letter") | rest,
     }
 
 
@@ -122,6 +160,7 @@ def _channels() -> dict[str, Any]:
             _SUBJECTS.health("{instance}"), "Heartbeats of one actor; `*` is all.", "heartbeat"
         )
         | {"parameters": {"instance": {"description": "Name of the actor."}}},
+        **_streams(),
     }
 
 
@@ -172,6 +211,11 @@ def _messages() -> dict[str, Any]:
             "summary": "Any body; it is not read.",
         },
         "heartbeat": _message("heartbeat", "What an actor says of itself, in JSON.", {}),
+        "dead_letter": {
+            "name": "dead_letter",
+            "summary": "A job or an event as it was, with its own headers.",
+            "headers": {"type": "object", "properties": _DEAD_HEADERS},
+        },
     }
 
 

@@ -134,6 +134,8 @@ def test_any_file_is_read_or_refused_never_worse(content: bytes) -> None:
             {"SEMIF_TIMEOUT_MS_DEFAULT": "1001", "SEMIF_TIMEOUT_MS_MAX": "1000"},
             "timeout_ms_default, 1001, is over timeout_ms_max, 1000",
         ),
+        ({"SEMIF_JOBS": "true", "SEMIF_ACK_WAIT_S": "45.1"}, "dedup_s, 120, is below 120.2"),
+        ({"SEMIF_JOBS": "true", "SEMIF_DEAD_STREAM": "SEMIF_RESULTS"}, "must differ"),
         ({"SEMIF_DEVICE": "gpu"}, "device"),
         ({"SEMIF_INSTANCE": "a.b"}, "instance"),
         ({"SEMIF_SUBJECT_PREFIX": "a..b"}, "subject_prefix"),

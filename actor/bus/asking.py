@@ -68,15 +68,21 @@ class Asker:
         headers: dict[str, str] | None = None,
         *,
         within_s: float,
+        generation: int | None = None,
     ) -> Msg:
-        """Give the first answer; raises :class:`Unanswered`."""
+        """Give the first answer; raises :class:`Unanswered`.
+
+        With a ``generation`` it is asked by that connection or not at all.
+        """
         self._number += 1
         inbox = f"{self._prefix}.{self._number}"
         answer = self._waiting[inbox] = self._loop.create_future()
         # No asyncio.timeout: it costs more than the rest, twice for each job.
         timer = self._loop.call_later(within_s, _give_up, answer)
         try:
-            while not await self._connection.publish(subject, payload, headers, reply=inbox):
+            while not await self._connection.publish(
+                subject, payload, headers, reply=inbox, generation=generation
+            ):
                 del self._waiting[inbox]  # unsent: not lost with the connection that was
                 await self._back(within_s)
                 self._waiting[inbox] = answer

@@ -25,7 +25,15 @@ from schemas.errors import ErrorBody, ErrorReply
 from schemas.health import Heartbeat
 from schemas.subjects import ERROR_CODE_HEADER, PRIORITY_HEADER, TIMEOUT_HEADER, Subjects
 
-__all__ = ["BusClient", "NoAnswer", "NoResponders", "Response", "open_client", "results_of"]
+__all__ = [
+    "BusClient",
+    "NoAnswer",
+    "NoReply",
+    "NoResponders",
+    "Response",
+    "open_client",
+    "results_of",
+]
 
 UNREADABLE = (msgspec.MsgspecError, RecursionError)
 """What decoding raises; RecursionError is msgspec's own guard against deep nesting."""
@@ -39,6 +47,10 @@ class NoAnswer(Exception):
 
 class NoResponders(NoAnswer):
     """Nobody listens on the subject."""
+
+
+class NoReply(NoAnswer):
+    """Somebody listens, and said nothing in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +116,7 @@ class BusClient:
         except nats.errors.NoRespondersError:
             raise NoResponders(f"nobody serves {subject}") from None
         except nats.errors.TimeoutError:
-            raise NoAnswer(f"no reply within {timeout_s:g} s") from None
+            raise NoReply(f"no reply within {timeout_s:g} s") from None
         except nats.errors.Error as error:
             raise NoAnswer(f"the connection to NATS broke: {error}") from None
 

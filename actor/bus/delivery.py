@@ -50,6 +50,10 @@ class Done(msgspec.Struct, frozen=True):
 
     code: str = "done"
     """What happened, for the counters."""
+    generation: int | None = None
+    """The connection by which something was published that nobody acknowledges: only by the same
+    one, behind it, does the acknowledgement prove that the server has that too.
+    """
 
 
 class Retry(msgspec.Struct, frozen=True):

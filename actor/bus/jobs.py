@@ -80,6 +80,8 @@ class Jobs:
         rest = self._rest(delivery.subject)
         if not rest:
             return Hopeless("bad_subject", "No result subject can be made of the job's.")
+        if delivery.deliveries > 1 and await self.has_result(delivery):
+            return Done()  # now, not after the work: it may take longer than the stream remembers
         headers = {EXPECTED_STREAM_HEADER: self._stream, MSG_ID_HEADER: delivery.message_id}
         try:
             reply = await self._answer(self._incoming(delivery, headers))
@@ -99,9 +101,9 @@ class Jobs:
     async def has_result(self, delivery: Delivery) -> bool | None:
         """Tell whether the job's result is stored; None when the stream does not say.
 
-        Asked before a job is given up: whoever had it last may have died between result and
-        acknowledgement. By publishing what the stream cannot store, for it follows a message that
-        there is not: a stream looks for duplicates first.
+        Asked of a job that comes again, and before one is given up: whoever had it may have died
+        between result and acknowledgement. The question is a message that the stream cannot store,
+        for it is to follow one that there is not: a stream looks for duplicates first.
         """
         answer = await self._asker.request(
             self._subjects.results(self.rest_of(delivery)),

@@ -107,6 +107,13 @@ class RuleRunner:
     async def _process(self, rule: Rule, delivery: Delivery) -> Verdict:
         """Bring one event to its outcome; what is published is stored before that is said."""
         after_s = 0.0
+        generation: int | None = None
+
+        async def publish(publication: Publication) -> str | None:
+            nonlocal generation
+            if publication.stream is None and generation is None:
+                generation = self._connection.generation
+            return await self._publish(publication)
 
         async def decide(work: Work) -> Record:
             nonlocal after_s
@@ -118,9 +125,9 @@ class RuleRunner:
                 after_s = (error.retry_after_ms or 0) / 1000
                 raise
 
-        end = await carry_out(rule, _message(delivery), self._limits(), decide, self._publish)
+        end = await carry_out(rule, _message(delivery), self._limits(), decide, publish)
         if not isinstance(end, Stopped):
-            return Done(end.code)
+            return Done(end.code, generation)
         match end.outcome.action:
             case "retry":
                 return Retry(end.outcome.code, end.reason, after_s)
@@ -138,11 +145,7 @@ class RuleRunner:
         )
 
     async def _publish(self, publication: Publication) -> str | None:
-        """Publish; to a core subject it is done when the connection took it.
-
-        The acknowledgement of a stream's event comes after it on the same connection, and is
-        confirmed by the server: so neither that publication is lost with the connection.
-        """
+        """Publish; to a core subject it is done when the connection took it."""
         subject, payload, headers = publication.subject, publication.payload, publication.headers
         if publication.stream is None:
             sent = await self._connection.publish(subject, payload, headers)

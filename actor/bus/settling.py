@@ -103,7 +103,7 @@ class Settling:
             await self._bury(held, verdict)
         elif isinstance(verdict, Done):
             self.outcomes[verdict.code] += 1
-            await self._confirm(held, ACK)
+            await self._confirm(held, ACK, verdict.generation)
 
     async def give_back(self, held: Held) -> None:
         """Let another actor have it at once."""
@@ -153,14 +153,16 @@ class Settling:
         self.outcomes[verdict.code] += 1
         await self._confirm(held, TERM + b" " + verdict.code.encode())
 
-    async def _confirm(self, held: Held, word: bytes) -> None:
+    async def _confirm(self, held: Held, word: bytes, generation: int | None = None) -> None:
         """Say it until the server has heard it, for a while; else it is delivered again.
 
         And done again, for nothing: its result or dead letter has the same message id.
         """
         for _ in range(CONFIRM_TRIES):
             try:
-                await self._asker.ask(held.ack_subject, word, within_s=CONFIRM_WITHIN_S)
+                await self._asker.ask(
+                    held.ack_subject, word, within_s=CONFIRM_WITHIN_S, generation=generation
+                )
             except Unanswered:
                 continue
             return

@@ -14,9 +14,12 @@ from schemas.decision import (
     SharedReply,
     SharedRequest,
 )
-from schemas.errors import ErrorBody
+from schemas.errors import ErrorBody, TooLarge, body_of
 
 __all__ = ["ask_work", "request_for"]
+
+HEADER_BYTES = 512
+"""Room for a request's headers; the server counts them too."""
 
 
 def request_for(work: Work) -> ScoreRequest | SharedRequest:
@@ -38,6 +41,10 @@ async def ask_work(
 ) -> ScoreReply | SharedReply | ErrorBody:
     """Give the answer, or the error of the whole request; raises :class:`NoAnswer`."""
     payload = codec_for(None).encode(request_for(work))
+    limit = client.payload_bytes_max - HEADER_BYTES
+    if len(payload) > limit:
+        # Of the work, not of the connection: no other try would do better.
+        return body_of(TooLarge("The request", size=len(payload), limit=limit, unit="bytes"))
     response = await client.ask(
         payload, shared=work.shared, timeout_s=timeout_s, background=background
     )

@@ -31,7 +31,7 @@ model_app = typer.Typer(no_args_is_help=True, help="Model directories.")
 app.add_typer(model_app, name="model")
 app.add_typer(rules.rules_app, name="rules")
 app.add_typer(stream.stream_app, name="stream")
-app.command()(rules.replay)
+app.command(name="replay")(rules.replay)
 
 
 def main() -> None:

@@ -12,39 +12,31 @@ import random
 import signal
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from actor.bus.client import BusClient, NoAnswer, NoResponders, open_client
+from actor.bus.client import BusClient, NoAnswer, NoReply, NoResponders, open_client
 from actor.bus.rule_event import carry_out
-from actor.bus.stored_events import (
-    NoStream,
-    Stored,
-    bounds_of,
-    first_at_or_after,
-    nanoseconds,
-    next_stored,
-)
+from actor.bus.stored_events import NoStream, Stored, next_stored
 from actor.bus.stream_publish import publish_to_stream
 from actor.bus.work_by_request import ask_work
-from actor.cli.replay_state import BadState, Place, read_place, write_place
+from actor.cli.replay_state import BadState, Place, write_place
+from actor.cli.replay_stretch import Stretch, begin
 from actor.cli.show import complain, console
 from actor.engine.base import Work
 from actor.rules.event import Message
 from actor.rules.outcomes import Outcome, Stopped
 from actor.rules.plan import Limits
 from actor.rules.publication import Publication
-from actor.rules.rule import Rule, StreamSource
 from actor.settings import Settings
 from actor.tasks import end
 from schemas.decision import ScoreReply, SharedReply
 from schemas.errors import ErrorBody
 
-__all__ = ["Stretch", "run_replay"]
+__all__ = ["run_replay"]
 
 IN_FLIGHT_MAX = 16
 """Events asked about at once: enough to fill a batch, few enough to leave room for others."""
@@ -56,43 +48,13 @@ UNPUBLISHED_MAX = 5
 WAIT_MIN_S, WAIT_MAX_S = 0.05, 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Which events: ``start`` and ``end`` are sequences, or nanoseconds since 1970."""
-
-    rule: Rule
-    source: StreamSource
-    start: int
-    start_is_time: bool
-    end: int | None
-    end_is_time: bool
-
-    @classmethod
-    def of(cls, rule: Rule, source: StreamSource, start: str, end: str | None) -> Stretch:
-        """Read both ends; raises ``ValueError``."""
-        first, first_is_time = _read_end("--from", start)
-        last, last_is_time = (None, False) if end is None else _read_end("--to", end)
-        return cls(rule, source, first, first_is_time, last, last_is_time)
-
-
-def _read_end(option: str, text: str) -> tuple[int, bool]:
-    if text.isascii() and text.isdecimal() and len(text) < len(str(2**64)):
-        return int(text), False
-    try:
-        return nanoseconds(text), True
-    except ValueError:
-        raise ValueError(
-            f"{option} is a sequence number, or a time such as 2026-11-30T09:00:00Z"
-        ) from None
-
-
 async def run_replay(
     settings: Settings, stretch: Stretch, *, events_per_s: float, state: Path | None
 ) -> int:
     """Replay, and give the exit code: 0 at the end of the stretch, 1 before it."""
     try:
         async with open_client(settings, "semif-actor replay") as client:
-            place = await _begin(client, stretch, state)
+            place = await begin(client, stretch, state)
             replay = _Replay(
                 settings, client, stretch, place, state=state, events_per_s=events_per_s
             )
@@ -103,24 +65,6 @@ async def run_replay(
     except OSError as error:
         complain("replay", f"{state}: {error.strerror}")
         return 1
-
-
-async def _begin(client: BusClient, stretch: Stretch, state: Path | None) -> Place:
-    """Find both ends; where a state file is, its own stand, so that the stretch does not grow."""
-    source = stretch.source
-    if state is not None and (place := read_place(state)) is not None:
-        if (place.rule, place.stream) != (stretch.rule.name, source.stream):
-            raise BadState(f"{state} belongs to rule {place.rule} and stream {place.stream}")
-        return place
-    bounds = await bounds_of(client, source.stream)
-    start = stretch.start
-    if stretch.start_is_time:
-        start = await first_at_or_after(client, source.stream, stretch.start)
-    last = bounds.last if stretch.end is None else stretch.end
-    if stretch.end_is_time:
-        last = await first_at_or_after(client, source.stream, last + 1) - 1
-    start, last = max(start, bounds.first), min(last, bounds.last)
-    return Place(stretch.rule.name, source.stream, start, start, last)
 
 
 async def _until_told(replay: _Replay) -> int:
@@ -267,12 +211,12 @@ class _Replay:
                 answer = await ask_work(
                     self._client, work, timeout_s=self._timeout_s, background=True
                 )
-            except NoResponders as error:
+            except (NoResponders, NoReply) as error:  # an actor has died on it, perhaps
                 now_s = time.monotonic()
                 self._nobody_since_s = self._nobody_since_s or now_s
                 if now_s - self._nobody_since_s > NOBODY_S:
                     raise NoAnswer(f"{error}, for {NOBODY_S:g} s") from None
-                self._show("no actor is ready")
+                self._show("no actor answers")
             else:
                 self._nobody_since_s = None
                 if not (isinstance(answer, ErrorBody) and answer.retryable):

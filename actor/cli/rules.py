@@ -88,7 +88,8 @@ def replay(
 
     Ctrl-C stops it; the same command with --resume goes on. Exit 1: stopped before the end.
     """
-    from actor.cli.replay import Stretch, run_replay  # noqa: PLC0415
+    from actor.cli.replay import run_replay  # noqa: PLC0415
+    from actor.cli.replay_stretch import Stretch  # noqa: PLC0415
 
     found, _ = load_settings(config, server)
     [chosen] = _chosen(_read(file, found.subject_prefix), rule)

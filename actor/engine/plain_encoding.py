@@ -9,6 +9,8 @@ token the ids are SemIf's: proved at the start.
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
+from itertools import product
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -20,6 +22,15 @@ from actor.engine.prefix import common_length, full_prompt_row, merge_prone_stat
 from schemas.decision import State
 
 __all__ = ["PlainEncoder"]
+
+STATES_KEPT = 64
+"""States whose tokens are kept: the questions about one state come together."""
+CUT = ', "criterion":'
+"""A blank follows, at which tokenizers part words: what is before it and what is behind it can be
+encoded apart. Proved for the tokenizer that is loaded, or not done.
+"""
+CUT_PROBES = ("Is it so?", '"', " (:", "\u0301\U0001f600")
+"""Beginnings of questions that could reach back over the cut."""
 
 
 class PlainEncoder:
@@ -38,6 +49,8 @@ class PlainEncoder:
         self._before, self._after = before, after
         self._before_ids, self._before_text = self._after_last_control(whole, before)
         self._after_ids, self._after_text = self._until_first_control(whole, after)
+        self._kept: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._apart = self._parts_at_the_cut()
         self.head = self._constant_head()
         """Ids that begin every prompt, whatever the state."""
 
@@ -58,17 +71,53 @@ class PlainEncoder:
 
     def _encode(self, row: dict[str, Any]) -> Prompt:
         payload = self._direct_messages(row)[-1]["content"]
-        encoding = self._plain.encode(
-            self._before_text + payload + self._after_text, add_special_tokens=False
-        )
-        ids = (*self._before_ids, *encoding.ids, *self._after_ids)
         # Behind the state comes the constant `, "criterion": "`. Where exactly the cut lies is of
         # no consequence for any answer: rows share work where their ids are equal, and only there.
-        constant = f', "criterion": {json.dumps(row["question"], ensure_ascii=False)}, "options": '
-        cut = payload.rindex(constant) + len(', "criterion": ')
-        token = encoding.char_to_token(len(self._before_text) + cut)
-        state_tokens = len(self.head) if token is None else len(self._before_ids) + token
-        return Prompt(ids, state_tokens, self._digest(f"{self._before}{payload}{self._after}"))
+        constant = f'{CUT} {json.dumps(row["question"], ensure_ascii=False)}, "options": '
+        cut = payload.rindex(constant) + len(CUT)
+        before, behind = self._before_text + payload[:cut], payload[cut:] + self._after_text
+        if self._apart:
+            state_ids = self._ids_of_state(before)
+            text_ids: tuple[int, ...] = (*state_ids, *self._ids(behind))
+            state_tokens = len(state_ids)
+        else:
+            encoding = self._plain.encode(before + behind, add_special_tokens=False)
+            text_ids = tuple(encoding.ids)
+            state_tokens = encoding.char_to_token(len(before)) or 0
+        return Prompt(
+            (*self._before_ids, *text_ids, *self._after_ids),
+            max(len(self._before_ids) + state_tokens, len(self.head)),
+            self._digest(f"{self._before}{payload}{self._after}"),
+        )
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def _ids_of_state(self, before: str) -> tuple[int, ...]:
+        """Give the ids of everything up to the cut, from the last states if it is there."""
+        ids = self._kept.get(before)
+        if ids is None:
+            ids = tuple(self._ids(before))
+            if len(ids) <= self.tokens_max:  # a longer one is refused, and may be of any length
+                self._kept[before] = ids
+                if len(self._kept) > STATES_KEPT:
+                    self._kept.popitem(last=False)
+        else:
+            self._kept.move_to_end(before)
+        return ids
+
+    def _parts_at_the_cut(self) -> bool:
+        """Tell whether this tokenizer gives the same ids for two parts as for the whole.
+
+        Tried with every merge-prone state before the cut and odd questions behind it.
+        """
+        for state, asked in product(merge_prone_states(), CUT_PROBES):
+            before = json.dumps({"evidence": state}, ensure_ascii=False)[:-1] + CUT
+            behind = f" {json.dumps(asked, ensure_ascii=False)}, "
+            if self._ids(before) + self._ids(behind) != self._ids(before + behind):
+                return False
+        return True
 
     def _constant_head(self) -> tuple[int, ...]:
         """Give what the prompts over states of every kind have in common."""

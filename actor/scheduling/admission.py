@@ -10,6 +10,8 @@ from schemas.errors import Overloaded
 __all__ = ["Admission", "Permit"]
 
 RETRY_AFTER_MS_MIN = 10
+UNMEASURED_MAX = 8
+"""Requests that may be fetched while nobody knows how long one takes."""
 DEADLINE_SHARE = 0.8
 """A request is let in when the queue takes less than this share of its time: rates vary."""
 RATE_WEIGHT = 0.2
@@ -164,6 +166,15 @@ class Admission:
         """
         unread = self.jobs - self._encoded
         return self.tokens * self._seconds_a_token + unread * self._seconds_each
+
+    def more_within(self, within_s: float) -> int:
+        """Give how many mean requests more would end ``within_s``, the present queue first.
+
+        At least one when nothing is there, however slow the model; a few before it is measured.
+        """
+        if not self._seconds_each:
+            return UNMEASURED_MAX - self.jobs
+        return max(int((within_s - self.wait_s()) / self._seconds_each), 0 if self.jobs else 1)
 
     def seconds_for(self, tokens: int) -> float:
         """Give the seconds that the model takes for so many tokens."""

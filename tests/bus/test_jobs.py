@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from actors import ask, decision
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import QuickEngine
 from nats.aio.msg import Msg
 from nats.js.api import RawStreamMsg
 from streams import (
@@ -28,6 +31,7 @@ from streams import (
 
 from actor.bus.embedded import embedded_server
 from actor.bus.jobs import is_shared
+from actor.engine.base import Outcome, Prepared
 from actor.service import Exit, serve
 from schemas.errors import OutOfMemory, ScoringFailed
 
@@ -249,6 +253,32 @@ async def test_jobs_leave_room_for_requests(tmp_path: Path) -> None:
     assert held <= 8
     assert reply["choice"] == "yes"
     assert names == {f"semif.v1.results.n{number}" for number in range(40)}
+
+
+class SlowEngine(QuickEngine):
+    """Takes a while for each job."""
+
+    def __init__(self) -> None:
+        super().__init__(batch_s=0.05)
+
+    def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
+        """Score, slowly."""
+        time.sleep(self._batch_s)
+        return super().score(batch)
+
+
+async def test_no_more_is_fetched_than_ends_in_time(tmp_path: Path) -> None:
+    """Of a backlog longer than the deadline no job is refused, let alone given up."""
+    with jetstream_server(tmp_path / "js") as server:
+        async with working(
+            server, SlowEngine(), batch_rows_max=1, timeout_ms_default=800, deliveries_max=2
+        ) as streams:
+            for number in range(30):
+                await streams.job(f"n{number}")
+            await streams.until_settled()
+            assert len(await streams.results()) == 30
+            await streams.until_health(lambda jobs: jobs.outcomes == {"done": 30})
+            assert streams.health.retries == 0
 
 
 async def test_a_drain_gives_back_what_has_not_started(tmp_path: Path) -> None:

@@ -315,6 +315,28 @@ async def test_a_burst_of_core_events_waits_and_what_is_over_it_is_kept(
     assert pipeline.sources["r"].outcomes == {"published": 16, "retry": 4}
 
 
+async def test_a_loop_that_no_file_shows_is_stopped(
+    js_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Somebody's program takes what the rule publishes back to its source: three rounds at most."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(rule_text(), encoding="utf-8")
+
+    async with rules_actor(js_server, rules) as actor:
+
+        async def back(message: Msg) -> None:
+            await actor.client.publish("in.x", message.data, headers=message.headers)
+
+        await actor.client.subscribe("out.r", cb=back)
+        await actor.client.publish("in.x", b'{"a": 1}')
+        [letter] = await actor.dead(1)
+        await actor.until_settled(4)
+        outcomes = actor.outcomes()
+
+    assert outcomes == {"r": {"published": 3, "loop": 1}}
+    assert (letter.headers or {})["Semif-Hops"] == "3"
+
+
 async def test_a_file_with_mistakes_ends_the_start(tmp_path: Path) -> None:
     """Exit code 2 before anything else is tried, and every mistake in the log."""
     rules = tmp_path / "rules.toml"

@@ -48,7 +48,7 @@ def test_times_have_nanoseconds(text: str, expected: int) -> None:
 @pytest.mark.parametrize("text", ["", "now", "2026-11-30T09:00:00", "2026-11-30T25:00:00Z", "1.5"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
     """A time without an offset is another moment on another machine."""
-    with pytest.raises(ValueError, match="offset|isoformat"):
+    with pytest.raises(ValueError, match=r"offset|isoformat|hour"):
         nanoseconds(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from semif_phase1 import core, direct
 from actor.engine.base import Question
 from actor.engine.binding import Binding
 from actor.engine.encoding import row_of
-from actor.engine.plain_encoding import PlainEncoder
+from actor.engine.plain_encoding import STATES_KEPT, PlainEncoder
 from actor.engine.prefix import merge_prone_states
 from schemas.decision import Option
 from schemas.errors import Invalid, TooLarge
@@ -160,3 +161,44 @@ def test_what_semif_refuses_is_invalid(encoders: dict[str, PlainEncoder]) -> Non
     """A row of one option is SemIf's to refuse."""
     with pytest.raises(Invalid):
         encoders["smollm"].encode("s", Question("q", "x", OPTIONS[:1]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_state_is_encoded_once_for_all_its_questions(
+    family: str, tokenizers: dict[str, Any], bound: Binding
+) -> None:
+    """The second question finds the state's tokens; the ids are SemIf's all the same."""
+    encoder = PlainEncoder(bound, tokenizers[family], tokens_max=LIMIT)
+    encoder._kept.clear()
+    assert encoder._apart
+    for state in ({"said": 'ok "'}, "ends :)", ["\u4e2d\u3002"]):
+        kept = len(encoder._kept)
+        for asked in ("Is it?", '"', "(: ?", "\u0301x"):
+            question = Question("q", asked, OPTIONS)
+            ids, _, _ = direct.encode_prompt(tokenizers[family], row_of(state, question), LIMIT)
+            assert list(encoder.encode(state, question).ids) == ids
+        assert len(encoder._kept) == kept + 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tokenizer_that_joins_over_the_cut_is_asked_for_the_whole(
+    family: str, tokenizers: dict[str, Any], bound: Binding
+) -> None:
+    """Made to look like one here: the same ids, and a state that ends where it did."""
+    apart = PlainEncoder(bound, tokenizers[family], tokens_max=LIMIT)
+    whole = PlainEncoder(bound, tokenizers[family], tokens_max=LIMIT)
+    whole._apart = False
+    for state in islice(merge_prone_states(), 0, None, 40):
+        assert whole.encode(state, QUESTION) == apart.encode(state, QUESTION)
+
+
+def test_states_are_kept_up_to_a_number(encoders: dict[str, PlainEncoder]) -> None:
+    """And one that is over the token limit not at all."""
+    encoder = encoders["smollm"]
+    for number in range(STATES_KEPT + 5):
+        encoder.encode(f"state {number}", QUESTION)
+    assert len(encoder._kept) == STATES_KEPT
+    before = list(encoder._kept)
+    with pytest.raises(TooLarge):
+        encoder.encode("long " * (LIMIT + 1), QUESTION)
+    assert list(encoder._kept) == before

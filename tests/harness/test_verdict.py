@@ -63,7 +63,8 @@ def test_the_callers_own_connection(sent_s: float, kind: str, node: str, expecte
         (10.0, KILL, [], ACTOR_BROKEN),  # on its way to a0, perhaps
         (10.3, KILL, [], LOST),  # the others knew by then that a0 was gone
         (10.3, PAUSE, [], ACTOR_BROKEN),  # they did not: the server stood still
-        (11.1, PAUSE, [], LOST),
+        (11.4, PAUSE, [], ACTOR_BROKEN),  # and it has just gone on
+        (11.6, PAUSE, [], LOST),
         (10.0, LAME_DUCK, ["a0"], LOST),  # that is left without a break
         (10.0, DRAIN, ["a0"], LOST),
     ],

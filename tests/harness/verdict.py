@@ -6,8 +6,9 @@ no actor can do anything about it. So a request without a reply is no fault of t
 - its caller's own connection broke, in a fault of the server it was to, while it waited; or
 - the connection of the actor that had read it broke, by the actor's own log, in a fault of a
   server. A request that no actor read may have been on its way to any actor whose connection broke
-  in that fault. After a pause also when it was sent after the break: until the server goes on, the
-  rest of the cluster does not hear that the actor has left, and sends it requests; or
+  in that fault. In a pause also when it was sent after the break: until the server goes on and has
+  told them, the others do not know that the actor has left, and route requests to it. By the
+  servers' own traces (``--trace``) they reach the server that stood still and end there; or
 - the actor that had read it was killed, or it was on its way when any actor was.
 
 In each case it must have been sent at most ``HELD_S`` before the fault: older ones had their reply
@@ -32,6 +33,8 @@ BAD = (LOST, DOUBLED, WRONG)
 
 HELD_S = 2.0
 """Longest way of a request when nothing breaks: a full queue takes a third of a second."""
+HEAL_S = 0.5
+"""Seconds after a pause until the others know what the server has missed; 0.011 was seen."""
 NOTICE_S = 2.0
 """Seconds in which a break that a fault has caused is noticed after its end: a loaded machine."""
 
@@ -79,7 +82,7 @@ def _explanation(request: Request, fault: Fault, evidence: Evidence) -> str | No
         return None  # an actor leaves a lame duck without a break: that is its task
     for actor in evidence.actor_breaks if read_by is None else read_by:
         for at_s in evidence.actor_breaks.get(actor, ()):
-            until_s = max(at_s, fault.end_s) if fault.kind == PAUSE else at_s
+            until_s = max(at_s, fault.end_s + HEAL_S) if fault.kind == PAUSE else at_s
             if _during(at_s, fault) and request.sent_s <= until_s:
                 return ACTOR_BROKEN
     return None

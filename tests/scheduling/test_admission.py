@@ -253,3 +253,17 @@ def test_background_work_enters_a_queue_less_than_half_full() -> None:
             queue.permit(1, background=True)
         with queue.permit(1):
             assert queue.jobs == 3
+
+
+def test_what_fits_into_a_time_follows_the_rate() -> None:
+    """A few before anything is measured; then by the mean request, the queue first."""
+    admission = Admission(jobs_max=100, bytes_max=100, tokens_max=1000)
+    assert admission.more_within(60.0) == 8
+
+    admission.observe(2.0, jobs=4, tokens=100)  # half a second each
+    assert admission.more_within(3.2) == 6
+    with admission.permit(1), admission.permit(1):
+        assert admission.more_within(3.2) == 4
+        assert admission.more_within(0.1) == 0
+
+    assert admission.more_within(0.1) == 1  # or nothing would ever begin

@@ -281,6 +281,22 @@ async def test_closing_refuses_what_waits_and_lets_the_running_one_finish() -> N
             await second
 
 
+async def test_one_callers_waiting_jobs_can_be_released() -> None:
+    """For another actor to take them; what runs goes on, and so do the jobs of others."""
+    async with Running(ScriptedEngine(), rows_max=1) as running:
+        first = await running.busy_with("runs")
+        mine = [running.ask(name, caller="caller") for name in ("a", "b")]
+        other = running.ask("other", caller="other")
+        await asyncio.sleep(0)
+        running.scheduler.release("caller")
+        refused = await asyncio.gather(*mine, return_exceptions=True)
+        running.engine.gate.set()
+        await asyncio.gather(first, other)
+
+    assert all(isinstance(each, Draining) for each in refused)
+    assert running.engine.scored == ["runs", "other"]
+
+
 async def test_the_wait_in_the_queue_is_told() -> None:
     """From the job's arrival to the start of its scoring, on the loop's clock."""
     loop = asyncio.get_running_loop()

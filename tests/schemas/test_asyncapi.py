@@ -71,6 +71,9 @@ def test_subjects_are_those_of_the_contract() -> None:
         "status": "semif.v1.status",
         "status_reply": None,
         "health": "semif.v1.health.{instance}",
+        "jobs": "semif.v1.jobs.{rest}",
+        "results": "semif.v1.results.{rest}",
+        "dead": "semif.v1.dead.{rest}",
     }
 
 
@@ -110,7 +113,7 @@ def test_headers_are_those_of_the_contract() -> None:
 def test_every_message_has_its_schema_and_examples() -> None:
     """Payloads are the files beside the document."""
     messages = document()["components"]["messages"]
-    assert set(messages) == {*MESSAGES, "status_request"}
+    assert set(messages) == {*MESSAGES, "status_request", "dead_letter"}
     for name in MESSAGES:
         assert messages[name]["payload"] == {"$ref": f"./{name}.json"}
         assert messages[name]["examples"]
