@@ -41,6 +41,7 @@ __all__ = [
     "TooLarge",
     "UnsupportedMediaType",
     "body_of",
+    "worth_another_delivery",
 ]
 
 
@@ -221,3 +222,13 @@ def body_of(error: SemifError) -> ErrorBody:
         retry_after_ms=error.retry_after_ms,
         field=error.field,
     )
+
+
+def worth_another_delivery(error: SemifError | ErrorBody) -> bool:
+    """True when a stored message that met ``error`` should be delivered again.
+
+    After ``scoring_failed`` too: an engine that fails takes a whole batch with it, the innocent
+    with the guilty. A caller is not told to retry, or the guilty would come back for ever; a
+    stored message has its last delivery.
+    """
+    return error.retryable or error.code == ScoringFailed.code

@@ -17,7 +17,7 @@ from actor.bus.wire_size import wire_bytes
 from actor.settings import Settings
 from actor.wire import UNREADABLE_HEADERS, Incoming, Reply
 from schemas.codec import codec_for
-from schemas.errors import SemifError
+from schemas.errors import SemifError, worth_another_delivery
 from schemas.subjects import (
     CONTENT_TYPE,
     EXPECTED_LAST_ID_HEADER,
@@ -86,7 +86,7 @@ class Jobs:
         try:
             reply = await self._answer(self._incoming(delivery, headers))
         except SemifError as error:
-            if not error.retryable:
+            if not worth_another_delivery(error):
                 return Hopeless(error.code, str(error))
             return Retry(error.code, str(error), (error.retry_after_ms or 0) / 1000)
         refused = await publish_to_stream(

@@ -32,7 +32,14 @@ from actor.rules.rule import OnMissing, Rule, Sink
 from actor.rules.template import BadSubject, render
 from schemas.codec import check_json_value
 from schemas.decision import Refused, ScoreReply, SharedReply, State
-from schemas.errors import ErrorBody, Invalid, Malformed, SemifError, body_of
+from schemas.errors import (
+    ErrorBody,
+    Invalid,
+    Malformed,
+    SemifError,
+    body_of,
+    worth_another_delivery,
+)
 from schemas.validation import check_state
 
 __all__ = ["Asked", "Decided", "Limits", "ask", "decide", "refuse"]
@@ -97,7 +104,7 @@ def refuse(rule: Rule, error: SemifError | ErrorBody, *, field: str = "questions
 
 
 def _refusal(error: ErrorBody, field: str) -> StopEvent:
-    outcome = RETRY if error.retryable else REFUSED
+    outcome = RETRY if worth_another_delivery(error) else REFUSED
     return StopEvent(outcome, field, error.code, detail=error.code)
 
 
