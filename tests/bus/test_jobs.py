@@ -275,11 +275,11 @@ async def test_no_more_is_fetched_than_ends_in_time(tmp_path: Path) -> None:
         async with working(
             server, SlowEngine(), batch_rows_max=1, timeout_ms_default=1500, deliveries_max=3
         ) as streams:
-            for number in range(30):
+            for number in range(60):
                 await streams.job(f"n{number}")
             await streams.until_settled()
-            assert len(await streams.results()) == 30
-            await streams.until_health(lambda jobs: jobs.outcomes == {"done": 30})
+            assert len(await streams.results()) == 60
+            await streams.until_health(lambda jobs: jobs.outcomes == {"done": 60})
 
 
 async def test_a_drain_gives_back_what_has_not_started(tmp_path: Path) -> None:
