@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections import Counter
@@ -26,10 +27,11 @@ from actor.service import Exit, serve
 from actor.settings import Settings
 
 TIMEOUT_S = 30.0
-OUTAGE_S = 0.3
-"""Seconds without a server. SOAK: 5."""
-PAUSE_S = 0.5
-"""Seconds of a server under SIGSTOP. SOAK: 10."""
+OUTAGE_S = float(os.environ.get("SOAK_OUTAGE_S", "0.3"))
+"""Seconds without a server; ``make soak`` gives more."""
+PAUSE_S = float(os.environ.get("SOAK_PAUSE_S", "0.5"))
+"""Seconds of a server under SIGSTOP; ``make soak`` gives more."""
+REPLY_WITHIN_S = PAUSE_S + 1.0
 BODY = json.dumps(decision()).encode()
 
 
@@ -56,7 +58,7 @@ class Load:
         """Ask until told to stop."""
         while not self.stop.is_set():
             try:
-                reply = await self.client.request("semif.v1.score", BODY, timeout=1)
+                reply = await self.client.request("semif.v1.score", BODY, timeout=REPLY_WITHIN_S)
             except nats.errors.Error as error:
                 self.outcomes[type(error).__name__] += 1
                 await asyncio.sleep(0.01)
