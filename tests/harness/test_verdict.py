@@ -61,8 +61,10 @@ def test_the_callers_own_connection(sent_s: float, kind: str, node: str, expecte
         (10.0, KILL, ["a0"], ACTOR_BROKEN),
         (10.0, KILL, ["a1"], LOST),  # whose connection is well
         (10.0, KILL, [], ACTOR_BROKEN),  # on its way to a0, perhaps
-        (10.3, KILL, [], LOST),  # the others knew by then that a0 was gone
-        (10.3, PAUSE, [], ACTOR_BROKEN),  # they did not: the server stood still
+        (10.3, KILL, [], ACTOR_BROKEN),  # the other servers have not noticed yet
+        (10.7, KILL, [], LOST),  # they know that a0 is gone
+        (10.7, PAUSE, [], ACTOR_BROKEN),  # they do not: the server stands still
+        (10.7, PAUSE, ["a0"], LOST),  # read over the next connection
         (11.4, PAUSE, [], ACTOR_BROKEN),  # and it has just gone on
         (11.6, PAUSE, [], LOST),
         (10.0, LAME_DUCK, ["a0"], LOST),  # that is left without a break

@@ -6,9 +6,9 @@ no actor can do anything about it. So a request without a reply is no fault of t
 - its caller's own connection broke, in a fault of the server it was to, while it waited; or
 - the connection of the actor that had read it broke, by the actor's own log, in a fault of a
   server. A request that no actor read may have been on its way to any actor whose connection broke
-  in that fault. In a pause also when it was sent after the break: until the server goes on and has
-  told them, the others do not know that the actor has left, and route requests to it. By the
-  servers' own traces (``--trace``) they reach the server that stood still and end there; or
+  in that fault. It may also have been sent a little after the break: the other servers route to one
+  that was killed until they notice, and to one that stands still until it goes on and has told
+  them who left. By their own traces (``--trace``) such requests end at that server; or
 - the actor that had read it was killed, or it was on its way when any actor was.
 
 In each case it must have been sent at most ``HELD_S`` before the fault: older ones had their reply
@@ -34,7 +34,7 @@ BAD = (LOST, DOUBLED, WRONG)
 HELD_S = 2.0
 """Longest way of a request when nothing breaks: a full queue takes a third of a second."""
 HEAL_S = 0.5
-"""Seconds after a pause until the others know what the server has missed; 0.011 was seen."""
+"""Seconds until the other servers know what a fault has changed; 0.014 was seen, by their logs."""
 NOTICE_S = 2.0
 """Seconds in which a break that a fault has caused is noticed after its end: a loaded machine."""
 
@@ -80,9 +80,10 @@ def _explanation(request: Request, fault: Fault, evidence: Evidence) -> str | No
             return CALLER_BROKEN
     if fault.kind == LAME_DUCK:
         return None  # an actor leaves a lame duck without a break: that is its task
+    known_s = (fault.end_s if fault.kind == PAUSE else fault.start_s) + HEAL_S
     for actor in evidence.actor_breaks if read_by is None else read_by:
         for at_s in evidence.actor_breaks.get(actor, ()):
-            until_s = max(at_s, fault.end_s + HEAL_S) if fault.kind == PAUSE else at_s
+            until_s = max(at_s, known_s) if read_by is None else at_s
             if _during(at_s, fault) and request.sent_s <= until_s:
                 return ACTOR_BROKEN
     return None
