@@ -29,7 +29,7 @@ ODD = (
 
 
 def mixed_decisions(count: int) -> list[dict[str, Any]]:
-    """Give decisions over every kind of state, with 2 to 4 options and some with all 16."""
+    """Give decisions over every kind of state, 2 to 4 options, every fourth up to 16."""
     dice = random.Random(7)  # noqa: S311 - the same mix each run
 
     def words(low: int, high: int) -> str:
@@ -57,7 +57,8 @@ def mixed_decisions(count: int) -> list[dict[str, Any]]:
             "state": state(index),
             "question": words(2, 5) + "?",
             "options": [
-                {"id": f"o{n}", "description": f"{n} {words(1, 4)}"} for n in range(2 + index % 15)
+                {"id": f"o{n}", "description": f"{n} {words(1, 4)}"}
+                for n in range(2 + (index % 15 if index % 4 == 0 else index % 3))
             ],
         }
         for index in range(count)

@@ -64,7 +64,7 @@ async def test_an_actor_that_does_not_hear_itself_refuses(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Deaf or not allowed to publish: either way it would not serve."""
-    monkeypatch.setattr("actor.bus.identity.ANSWER_WITHIN_S", 0.2)
+    monkeypatch.setattr("actor.bus.identity.ANSWER_WITHIN_S", 0.05)
     connection = Connection(settings_of(server))
     await connection.open()
 
