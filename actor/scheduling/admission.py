@@ -57,8 +57,11 @@ class Admission:
         self._held: dict[str, int] = {}
         """Requests of each caller that has any."""
         self._encoded = 0
-        self._seconds_each = 0.0
-        self._seconds_a_token = 0.0
+        self._background_encoded = 0
+        self._background_tokens = 0
+        """Of these: live work goes first, and does not wait for them."""
+        self._each = _Rate()
+        self._a_token = _Rate()
 
     def permit(
         self,
@@ -79,7 +82,7 @@ class Admission:
         """
         held = self._held.get(caller, 0)
         if background and not self.roomy:
-            raise self.refusal("The queue is full for background work", self.jobs_max, "requests")
+            raise self._no_background()
         if self.jobs >= _share(self.jobs_max, held):
             raise self.refusal("The queue is full by count", self.jobs_max, "requests")
         if self.jobs and self.bytes + nbytes > _share(self.bytes_max, held):
@@ -87,24 +90,37 @@ class Admission:
         if self.tokens >= _share(self.tokens_max, held):
             # Whatever it holds: refused before it is encoded.
             raise self.refusal("The queue is full by tokens", self.tokens_max, "tokens")
-        self._check_deadline(within_s, held)
+        self._check_deadline(within_s, held, background=background)
         self.jobs += 1
         self.bytes += nbytes
         self._held[caller] = held + 1
         return Permit(self._give_back, nbytes, caller)
 
-    def permit_tokens(self, tokens: int, *, caller: str = "", within_s: float = math.inf) -> Permit:
+    def permit_tokens(
+        self,
+        tokens: int,
+        *,
+        caller: str = "",
+        within_s: float = math.inf,
+        background: bool = False,
+    ) -> Permit:
         """Hold room for the tokens of a request that has its :meth:`permit`, or raise as it does.
 
         A request larger than ``tokens_max`` is let in when no other tokens are held.
         """
         others = self._held.get(caller, 1) - 1
+        if background and self.tokens and 2 * (self.tokens + tokens) > self.tokens_max:
+            raise self._no_background()
         if self.tokens and self.tokens + tokens > _share(self.tokens_max, others):
             raise self.refusal("The queue is full by tokens", self.tokens_max, "tokens")
-        self._check_deadline(within_s, others)
+        self._check_deadline(within_s, others, background=background)
         self._encoded += 1
         self.tokens += tokens
-        return Permit(self._give_back_tokens, tokens, caller)
+        if not background:
+            return Permit(self._give_back_tokens, tokens, caller)
+        self._background_encoded += 1
+        self._background_tokens += tokens
+        return Permit(self._give_back_background, tokens, caller)
 
     @property
     def full(self) -> bool:
@@ -137,7 +153,16 @@ class Admission:
         self._encoded -= 1
         self.tokens -= tokens
 
-    def _check_deadline(self, within_s: float, held: int) -> None:
+    def _give_back_background(self, tokens: int, caller: str) -> None:
+        self._background_encoded -= 1
+        self._background_tokens -= tokens
+        self._give_back_tokens(tokens, caller)
+
+    def _no_background(self) -> Overloaded:
+        text = "The queue is full for background work"
+        return self.refusal(text, self.jobs_max, "requests", background=True)
+
+    def _check_deadline(self, within_s: float, held: int, *, background: bool) -> None:
         """Refuse behind a queue that takes too long.
 
         By the tokens that are held: requests not yet encoded may be of any size, and the mean of
@@ -145,40 +170,48 @@ class Admission:
         holds nothing waits for one request of each other caller, for they take turns.
         """
         ahead: float = self.tokens
-        if not held and self._encoded:
-            ahead *= min(len(self._held) / self._encoded, 1.0)
-        if ahead * self._seconds_a_token > within_s * DEADLINE_SHARE:
+        encoded = self._encoded
+        if not background:
+            ahead -= self._background_tokens
+            encoded -= self._background_encoded
+        if not held and encoded:
+            ahead *= min(len(self._held) / encoded, 1.0)
+        if ahead * self._a_token.seconds > within_s * DEADLINE_SHARE:
             raise self.too_late(within_s)
 
-    def refusal(self, what: str, limit: int, unit: str) -> Overloaded:
+    def refusal(self, what: str, limit: int, unit: str, *, background: bool = False) -> Overloaded:
         """Give the refusal, with the time that the present queue will take."""
         return Overloaded(
             what,
             limit=limit,
             unit=unit,
-            retry_after_ms=max(round(self.wait_s() * 1000), RETRY_AFTER_MS_MIN),
+            retry_after_ms=max(
+                round(self.wait_s(background=background) * 1000), RETRY_AFTER_MS_MIN
+            ),
         )
 
-    def wait_s(self) -> float:
+    def wait_s(self, *, background: bool = False) -> float:
         """Give the seconds that the present queue will take, by the rate that was measured.
 
         A request counts by its tokens; one that is not encoded yet counts as the mean request.
+        Live work does not wait for what is in the background.
         """
         unread = self.jobs - self._encoded
-        return self.tokens * self._seconds_a_token + unread * self._seconds_each
+        tokens = self.tokens if background else self.tokens - self._background_tokens
+        return tokens * self._a_token.seconds + unread * self._each.seconds
 
     def more_within(self, within_s: float) -> int:
         """Give how many mean requests more would end ``within_s``, the present queue first.
 
         At least one when nothing is there, however slow the model; a few before it is measured.
         """
-        if not self._seconds_each:
+        if not self._each.seconds:
             return UNMEASURED_MAX - self.jobs
-        return max(int((within_s - self.wait_s()) / self._seconds_each), 0 if self.jobs else 1)
+        return max(int((within_s - self.wait_s()) / self._each.seconds), 0 if self.jobs else 1)
 
     def seconds_for(self, tokens: int) -> float:
         """Give the seconds that the model takes for so many tokens."""
-        return tokens * self._seconds_a_token
+        return tokens * self._a_token.seconds
 
     def too_late(self, within_s: float) -> Overloaded:
         """Give the refusal of a request that has only ``within_s`` left."""
@@ -187,9 +220,9 @@ class Admission:
 
     def observe(self, seconds: float, *, jobs: int, tokens: int) -> None:
         """Learn how long the model took for a batch."""
-        self._seconds_each = _mean(self._seconds_each, seconds / jobs)
+        self._each.observe(seconds, jobs)
         if tokens:  # a batch whose every question was refused before has none
-            self._seconds_a_token = _mean(self._seconds_a_token, seconds / tokens)
+            self._a_token.observe(seconds, tokens)
 
 
 def _share(limit: int, held: int) -> int:
@@ -197,6 +230,24 @@ def _share(limit: int, held: int) -> int:
     return limit - limit // 8 if held else limit
 
 
-def _mean(mean: float, newest: float) -> float:
-    """Move a running mean towards the newest value; the first value is the mean."""
-    return mean + (RATE_WEIGHT if mean else 1.0) * (newest - mean)
+class _Rate:
+    """Seconds for one of something, by the last batches.
+
+    By the means of both, and not the mean of their quotients: after an hour of single requests,
+    each with the whole cost of a call, full batches are known for cheap at the first of them.
+    """
+
+    __slots__ = ("_count", "_seconds", "seconds")
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._count = 0.0
+        self.seconds = 0.0
+        """For one; 0 before anything is measured."""
+
+    def observe(self, seconds: float, count: int) -> None:
+        """Move both towards those of a batch; the first batch is the mean."""
+        weight = RATE_WEIGHT if self._count else 1.0
+        self._seconds += weight * (seconds - self._seconds)
+        self._count += weight * (count - self._count)
+        self.seconds = self._seconds / self._count

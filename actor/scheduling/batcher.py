@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from actor.scheduling.job import Job
 
@@ -136,9 +137,10 @@ class Batcher:
         self._by_state.clear()
         return jobs
 
-    def by_age(self) -> list[Job]:
-        """Give the waiting jobs in order of arrival; they stay."""
-        return list(self._by_age)
+    def in_turn(self) -> list[Job]:
+        """Give the waiting jobs about as they will be served: callers in turn; they stay."""
+        rounds = zip_longest(*self._by_caller.values())
+        return [job for jobs in rounds for job in jobs if job is not None]
 
     def oldest_enqueued_s(self) -> float | None:
         """Give the arrival time of the job that has waited longest, if any waits."""

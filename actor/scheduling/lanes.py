@@ -37,9 +37,9 @@ class Lanes:
         """Take every waiting job, to fail it."""
         return self._live.take_all() + self._background.take_all()
 
-    def by_age(self) -> list[Job]:
-        """Give the waiting live jobs in order of arrival; they stay."""
-        return self._live.by_age()
+    def in_turn(self) -> list[Job]:
+        """Give the waiting live jobs about as they will be served; they stay."""
+        return self._live.in_turn()
 
     def oldest_enqueued_s(self) -> float | None:
         """Give the arrival time of the live job that has waited longest, if any waits."""

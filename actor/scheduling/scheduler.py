@@ -150,7 +150,7 @@ class Scheduler:
         Now that another actor may still have the time, and not when the deadline has passed.
         """
         now_s, tokens = time.monotonic(), 0
-        for job in self._lanes.by_age():
+        for job in self._lanes.in_turn():
             if job.abandoned:
                 continue
             tokens += job.tokens

@@ -144,6 +144,19 @@ def test_the_rate_follows_what_is_observed() -> None:
             assert refused(queue).retry_after_ms == 300
 
 
+def test_single_requests_do_not_make_full_batches_dear() -> None:
+    """By hand: 20 ms for 120 tokens alone, 90 ms for 8,192 together: 11 us a token.
+
+    (0.8 * 20 + 0.2 * 90) / (0.8 * 120 + 0.2 * 8192) ms = 34 / 1734.4, 20 us, after one batch.
+    """
+    queue = admission()
+    for _ in range(50):
+        queue.observe(0.020, jobs=1, tokens=120)
+    queue.observe(0.090, jobs=68, tokens=8192)
+
+    assert queue.seconds_for(1) == pytest.approx(19.6e-6, rel=0.01)
+
+
 def test_a_batch_without_tokens_says_nothing_about_them() -> None:
     """All its questions were refused before: 5 ms a token it stays."""
     queue = admission(jobs_max=1)
@@ -253,6 +266,40 @@ def test_background_work_enters_a_queue_less_than_half_full() -> None:
             queue.permit(1, background=True)
         with queue.permit(1):
             assert queue.jobs == 3
+
+
+def test_background_work_is_nobody_elses_wait() -> None:
+    """Forty seconds of it: live work goes first, and is neither refused nor told to wait for it."""
+    queue = admission()
+    queue.observe(1.0, jobs=1, tokens=10)
+    with ExitStack() as stack:
+        stack.enter_context(queue.permit(1, caller="one"))
+        for _ in range(4):
+            stack.enter_context(queue.permit(1, caller="replay", background=True))
+            tokens = queue.permit_tokens(100, caller="replay", background=True)
+            stack.enter_context(tokens)
+
+        assert queue.wait_s() == pytest.approx(1.0)  # "one" itself, not encoded yet
+        with (
+            queue.permit(1, caller="one", within_s=5),
+            queue.permit_tokens(10, caller="one", within_s=5),
+        ):
+            assert queue.jobs == 6
+        with pytest.raises(Overloaded):
+            queue.permit_tokens(10, caller="replay", within_s=5, background=True)
+
+
+def test_background_work_fills_half_of_the_tokens() -> None:
+    """They are known late: what came in while the queue was empty may be more than that."""
+    queue = admission(tokens_max=100)
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(queue.permit(1, caller="replay", background=True))
+        stack.enter_context(queue.permit_tokens(40, caller="replay", background=True))
+        with pytest.raises(Overloaded):
+            queue.permit_tokens(20, caller="replay", background=True)
+        with queue.permit_tokens(20, caller="live"):
+            assert queue.tokens == 60
 
 
 def test_what_fits_into_a_time_follows_the_rate() -> None:

@@ -149,6 +149,24 @@ async def test_a_job_that_cannot_make_its_deadline_is_told_at_once() -> None:
     assert running.engine.scored == ["first", "patient"]
 
 
+async def test_a_flood_does_not_make_another_caller_late() -> None:
+    """Nine jobs of a minute each stand before it; it is the second to be served all the same."""
+    async with Running(ScriptedEngine(), rows_max=1) as running:
+        first = await running.busy_with("first")
+        flood = [running.ask(f"a{number}", "a") for number in range(9)]
+        await asyncio.sleep(0)
+        soon = time.monotonic() + 150
+        asked = running.scheduler.answer(prepared("b"), caller="b", deadline_s=soon)
+        other = asyncio.create_task(asked)
+        await asyncio.sleep(0)
+        running.admission.observe(60, jobs=1, tokens=10)  # less a fifth once the first is done
+        running.engine.gate.set()
+        outcomes = await asyncio.gather(first, *flood, other)
+
+    assert all(isinstance(each, Answer) for each in outcomes)
+    assert running.engine.scored.index("b") <= 3
+
+
 class LosingLanes(Lanes):
     """Lanes with a bug: what it took is gone."""
 
@@ -323,9 +341,9 @@ async def test_the_scheduler_tells_admission_how_long_each_took() -> None:
     async with Running(ScriptedEngine()) as running:
         await running.ask("x")
 
-        seconds_each = running.admission._seconds_each
+        seconds_each = running.admission._each.seconds
         assert seconds_each > 0
-        assert running.admission._seconds_a_token == pytest.approx(seconds_each / 10)
+        assert running.admission.seconds_for(1) == pytest.approx(seconds_each / 10)
 
 
 @pytest.mark.parametrize("outcome", [ZeroDivisionError, StopIteration], ids=lambda e: e.__name__)
