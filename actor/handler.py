@@ -151,7 +151,10 @@ class Handler:
             prepared = await self._encoder.prepare(work)
             encoded_s = time.monotonic()
             with self._admission.permit_tokens(
-                prepared.tokens, caller=caller, within_s=deadline_s - encoded_s
+                prepared.tokens,
+                caller=caller,
+                within_s=deadline_s - encoded_s,
+                background=background,
             ):
                 answer = await self._scheduler.answer(
                     prepared, caller=caller, deadline_s=deadline_s, background=background

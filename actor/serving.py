@@ -10,7 +10,6 @@ from actor.bus.discovery import Discovery, service_metadata
 from actor.bus.heartbeat import HeartbeatPublisher
 from actor.bus.identity import prove_unique
 from actor.bus.intake import Intake, Load
-from actor.bus.jobs import CALLER as JOBS_CALLER
 from actor.bus.objects.look import check
 from actor.bus.peers import Peers
 from actor.bus.pipeline import Pipeline
@@ -128,7 +127,8 @@ class Serving:
         Unsubscribes first: callers get an instant no-responders, other actors take over.
         """
         await asyncio.gather(self.intake.close(), self.pipeline.stop())
-        self.scheduler.release(JOBS_CALLER)
+        for caller in self.pipeline.callers():
+            self.scheduler.release(caller)
         await self._discovery.end()
         await first_of(self._idle(), hurry.wait(), within_s=within_s)
         abandoned = await self._requests.abandon() + await self.pipeline.abandon()

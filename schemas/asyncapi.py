@@ -7,29 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
-from schemas.errors import ERRORS
-from schemas.examples import EXAMPLES
-from schemas.subjects import (
-    CONTENT_TYPE,
-    DEAD_CODE_HEADER,
-    DEAD_DELIVERIES_HEADER,
-    DEAD_REASON_HEADER,
-    DEAD_SEQUENCE_HEADER,
-    DEAD_STREAM_HEADER,
-    DEAD_SUBJECT_HEADER,
-    DEAD_TRUNCATED_HEADER,
-    ERROR_CODE_HEADER,
-    ERROR_TEXT_HEADER,
-    JSON,
-    MSG_ID_HEADER,
-    MSGPACK,
-    PRIORITY_HEADER,
-    TIMEOUT_HEADER,
-    TRACEPARENT_HEADER,
-    Subjects,
-)
+from schemas.asyncapi_messages import messages
+from schemas.subjects import CONTENT_TYPE, JSON, MSGPACK, Subjects
 
 __all__ = ["asyncapi"]
 
@@ -41,59 +20,6 @@ Bodies are `{JSON}`, or `{MSGPACK}` when the request says so in `{CONTENT_TYPE}`
 the format of the request. Header names are read without regard to case. Subject prefix and queue
 group are settings of the actor; the defaults stand here. Probabilities are conditional on the
 options given, and uncalibrated."""
-
-_CONTENT_TYPE_HEADER = {
-    "type": "string",
-    "enum": [JSON, MSGPACK],
-    "default": JSON,
-    "description": "Format of the body. Replies in JSON go without this header.",
-}
-_REQUEST_HEADERS = {
-    CONTENT_TYPE: _CONTENT_TYPE_HEADER,
-    TIMEOUT_HEADER: {
-        "type": "string",
-        "pattern": "^[0-9]+$",
-        "description": "Milliseconds the caller will wait, counted from receipt.",
-    },
-    PRIORITY_HEADER: {
-        "type": "string",
-        "enum": ["normal", "background"],
-        "description": "`background`: score it when nothing else waits.",
-    },
-    MSG_ID_HEADER: {
-        "type": "string",
-        "description": "Default of `id` in the body of a `score` request.",
-    },
-    TRACEPARENT_HEADER: {
-        "type": "string",
-        "description": "W3C trace context of the caller.",
-    },
-}
-_ERROR_HEADERS = {
-    CONTENT_TYPE: _CONTENT_TYPE_HEADER,
-    ERROR_TEXT_HEADER: {
-        "type": "string",
-        "examples": [error.summary for error in ERRORS],
-        "description": "Fixed text of the error.",
-    },
-    ERROR_CODE_HEADER: {
-        "type": "string",
-        "examples": sorted({str(error.status) for error in ERRORS}),
-        "description": "HTTP status of the same meaning. An answer has no such header.",
-    },
-}
-_DEAD_HEADERS = {
-    DEAD_CODE_HEADER: {"type": "string", "description": "The error's code, or `gave_up`."},
-    DEAD_REASON_HEADER: {"type": "string", "description": "Why, for people."},
-    DEAD_DELIVERIES_HEADER: {"type": "string", "description": "Times it was delivered."},
-    DEAD_SUBJECT_HEADER: {"type": "string", "description": "Where it came from."},
-    DEAD_STREAM_HEADER: {"type": "string", "description": "And its stream there."},
-    DEAD_SEQUENCE_HEADER: {"type": "string", "description": "And its sequence in it."},
-    DEAD_TRUNCATED_HEADER: {
-        "type": "string",
-        "description": "Bytes of the whole body, when there was no room for it.",
-    },
-}
 
 
 def asyncapi() -> dict[str, Any]:
@@ -108,37 +34,24 @@ def asyncapi() -> dict[str, Any]:
         },
         "defaultContentType": JSON,
         "channels": _channels(),
-        "operations": {
-            "score": _answers("score", "score_request", "score_reply", queue=True),
-            "score_shared": _answers("score_shared", "shared_request", "shared_reply", queue=True),
-            "status": _answers("status", "status_request", "heartbeat", queue=False),
-            "health": {
-                "action": "send",
-                "channel": {"$ref": "#/channels/health"},
-                "summary": "Publish a heartbeat at once, at every change and every interval.",
-                "messages": [{"$ref": "#/channels/health/messages/heartbeat"}],
-            },
-            "jobs": {
-                "action": "receive",
-                "channel": {"$ref": "#/channels/jobs"},
-                "summary": "Each ends as one result, or as one dead letter.",
-            },
-            "results": {"action": "send", "channel": {"$ref": "#/channels/results"}},
-            "dead": {"action": "send", "channel": {"$ref": "#/channels/dead"}},
-        },
-        "components": {"messages": _messages()},
+        "operations": _operations(),
+        "components": {"messages": messages()},
     }
 
 
-def _streams() -> dict[str, Any]:
-    """Give the channels that are kept in streams."""
-    rest = {"parameters": {"rest": {"description": "One token or more, as the job has them."}}}
-    jobs = _SUBJECTS.jobs("{rest}"), "Requests as jobs.", "score_request", "shared_request"
-    results = _SUBJECTS.results("{rest}"), "Their answers.", "score_reply", "shared_reply"
+def _operations() -> dict[str, Any]:
     return {
-        "jobs": _channel(*jobs) | rest,
-        "results": _channel(*results) | rest,
-        "dead": _channel(_SUBJECTS.dead("{rest}"), "What cannot be done.", "dead_letter") | rest,
+        "score": _answers("score", "score_request", "score_reply", queue=True),
+        "score_shared": _answers("score_shared", "shared_request", "shared_reply", queue=True),
+        "status": _answers("status", "status_request", "heartbeat", queue=False),
+        "health": _goes(
+            "send", "health", "Publish a heartbeat at once, at every change and every interval."
+        ),
+        "jobs": _goes("receive", "jobs", "Each ends as one result, or as one dead letter."),
+        "results": _goes("send", "results", "Store the answer of a job."),
+        "events": _goes("receive", "events", "Ask the questions of a rule about each event."),
+        "decisions": _goes("send", "decisions", "Publish what was decided, as the rule says."),
+        "dead": _goes("send", "dead", "Keep what cannot be done, and why."),
     }
 
 
@@ -157,18 +70,62 @@ def _channels() -> dict[str, Any]:
             None, "The caller's inbox: one heartbeat from each actor.", "heartbeat"
         ),
         "health": _channel(
-            _SUBJECTS.health("{instance}"), "Heartbeats of one actor; `*` is all.", "heartbeat"
-        )
-        | {"parameters": {"instance": {"description": "Name of the actor."}}},
+            _SUBJECTS.health("{instance}"),
+            "Heartbeats of one actor; `*` is all.",
+            "heartbeat",
+            instance="Name of the actor.",
+        ),
         **_streams(),
+        "events": _channel(None, "Where a rule reads: its file says.", "event"),
+        "decisions": _channel(
+            None, "Where a rule publishes: its file says.", "annotated", "decision", "wrapped"
+        ),
     }
 
 
-def _channel(address: str | None, summary: str, *messages: str) -> dict[str, Any]:
+def _streams() -> dict[str, Any]:
+    """Give the channels that are kept in streams."""
+    rest = "One token or more, as the job has them"
+    return {
+        "jobs": _channel(
+            _SUBJECTS.jobs("{rest}"),
+            "Requests as jobs.",
+            "score_request",
+            "shared_request",
+            rest="One token or more, of the sender's choice.",
+        ),
+        "results": _channel(
+            _SUBJECTS.results("{rest}"),
+            "Their answers.",
+            "score_reply",
+            "shared_reply",
+            rest=f"{rest}.",
+        ),
+        "dead": _channel(
+            _SUBJECTS.dead("{rest}"),
+            "What cannot be done.",
+            "dead_letter",
+            rest=f"{rest}; of a rule's event `rules` and the rule's name.",
+        ),
+    }
+
+
+def _channel(address: str | None, summary: str, *names: str, **parameters: str) -> dict[str, Any]:
+    told = {name: {"description": text} for name, text in parameters.items()}
     return {
         "address": address,
         "summary": summary,
-        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in messages},
+        "messages": {name: {"$ref": f"#/components/messages/{name}"} for name in names},
+        **({"parameters": told} if told else {}),
+    }
+
+
+def _goes(action: str, channel: str, summary: str) -> dict[str, Any]:
+    """Give an operation without a reply, for every message of its channel."""
+    return {
+        "action": action,
+        "channel": {"$ref": f"#/channels/{channel}"},
+        "summary": summary,
     }
 
 
@@ -188,51 +145,4 @@ def _answers(channel: str, request: str, reply: str, *, queue: bool) -> dict[str
                 {"$ref": f"#/channels/{channel}_reply/messages/{name}"} for name in replies
             ],
         },
-    }
-
-
-def _messages() -> dict[str, Any]:
-    reply_headers = {CONTENT_TYPE: _CONTENT_TYPE_HEADER}
-    return {
-        "score_request": _message("score_request", "A decision asked.", _REQUEST_HEADERS),
-        "score_reply": _message("score_reply", "Its answer.", reply_headers),
-        "shared_request": _message("shared_request", "Several asked.", _REQUEST_HEADERS),
-        "shared_reply": _message(
-            "shared_reply", "An answer or an error for each decision.", reply_headers
-        ),
-        "error_reply": _message(
-            "error_reply",
-            "Why a request has no answer.",
-            _ERROR_HEADERS,
-            required=[ERROR_TEXT_HEADER, ERROR_CODE_HEADER],
-        ),
-        "status_request": {
-            "name": "status_request",
-            "summary": "Any body; it is not read.",
-        },
-        "heartbeat": _message("heartbeat", "What an actor says of itself, in JSON.", {}),
-        "dead_letter": {
-            "name": "dead_letter",
-            "summary": "A job or an event as it was, with its own headers.",
-            "headers": {"type": "object", "properties": _DEAD_HEADERS},
-        },
-    }
-
-
-def _message(
-    name: str, summary: str, headers: dict[str, Any], *, required: list[str] | None = None
-) -> dict[str, Any]:
-    header_schema = {"type": "object", "properties": headers}
-    if required:
-        header_schema["required"] = required
-    return {
-        "name": name,
-        "summary": summary,
-        "contentType": JSON,
-        **({"headers": header_schema} if headers else {}),
-        "payload": {"$ref": f"./{name}.json"},
-        "examples": [
-            {"name": f"{name}_{variant}".rstrip("_"), "payload": msgspec.to_builtins(record)}
-            for variant, record in EXAMPLES[name].items()
-        ],
     }

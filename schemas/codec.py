@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from schemas.decision import ScoreReply, ScoreRequest, SharedReply, SharedRequest
+from schemas.decision import ScoreReply, ScoreRequest, SharedReply, SharedRequest, Wrapped
 from schemas.errors import ErrorReply, Invalid, Malformed, TooLarge, UnsupportedMediaType
 from schemas.health import Heartbeat
 from schemas.subjects import JSON, MSGPACK
@@ -49,6 +49,7 @@ class Codec(Generic[Record]):
                 ScoreReply,
                 SharedReply,
                 ErrorReply,
+                Wrapped,
                 Heartbeat,
             )
         }

@@ -1,4 +1,4 @@
-"""Requests and replies: a decision asked, and its answer.
+"""Requests and replies: a decision asked, its answer, and what a rule makes of one.
 
 Field names and values of an answer are SemIf's own (``semif_phase1.direct.score`` and
 ``semif_phase1.shared.score_shared``); what semif-actor adds stands after them.
@@ -28,6 +28,7 @@ __all__ = [
     "SharedRequest",
     "State",
     "Timing",
+    "Wrapped",
 ]
 
 OPTIONS_MIN = 2
@@ -198,3 +199,18 @@ class SharedReply(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time went."""
     served_by: ServedBy
     """Who answered."""
+
+
+class Wrapped(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule publishes in mode ``wrap``: an event, and the decision about it."""
+
+    rule: str
+    """Name of the rule."""
+    subject: str
+    """Where the event came from."""
+    event: Any
+    """The event as it came: its JSON, or its text. Of a CloudEvent in structured mode the whole
+    envelope.
+    """
+    decision: Any
+    """The reply, as a caller of ``score`` (one question) or ``score_shared`` would get it."""

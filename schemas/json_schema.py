@@ -25,6 +25,7 @@ from schemas.decision import (
     ScoreRequest,
     SharedReply,
     SharedRequest,
+    Wrapped,
 )
 from schemas.errors import ERRORS, ErrorBody, ErrorReply
 from schemas.health import Heartbeat
@@ -40,6 +41,7 @@ MESSAGES: dict[str, type[msgspec.Struct]] = {
     "shared_request": SharedRequest,
     "shared_reply": SharedReply,
     "error_reply": ErrorReply,
+    "wrapped": Wrapped,
     "heartbeat": Heartbeat,
 }
 """Every message of the wire by the name of its file."""
@@ -47,6 +49,7 @@ MESSAGES: dict[str, type[msgspec.Struct]] = {
 _ID = {"minLength": 1, "maxLength": ID_CHARS_MAX}
 _NOT_BLANK = {"minLength": 1, "pattern": r"\S"}
 _OPTIONS = {"minItems": OPTIONS_MIN, "maxItems": OPTIONS_MAX}
+_REPLY = {"anyOf": [{"$ref": "#/$defs/ScoreReply"}, {"$ref": "#/$defs/SharedReply"}]}
 _STATE = {"string": {"minLength": 1}, "object": {"minProperties": 1}, "array": {"minItems": 1}}
 
 LIMITS: dict[tuple[type[msgspec.Struct], str], dict[str, dict[str, Any]]] = {
@@ -61,9 +64,10 @@ LIMITS: dict[tuple[type[msgspec.Struct], str], dict[str, dict[str, Any]]] = {
     (Decision, "options"): {"array": _OPTIONS},
     (SharedRequest, "state"): _STATE,
     (SharedRequest, "decisions"): {"array": {"minItems": 1}},
+    (Wrapped, "decision"): {"": _REPLY},
     (ErrorBody, "code"): {"string": {"examples": [error.code for error in ERRORS]}},
 }
-"""What the code holds beyond types: Struct and field -> JSON type -> keywords.
+"""What the code holds beyond types: Struct and field -> JSON type ("": any) -> keywords.
 
 Error codes are examples, not an enumeration: a reader must take a code it does not know.
 
@@ -71,11 +75,17 @@ JSON Schema cannot say that ids are unique, that descriptions differ, or how man
 levels of nesting an actor takes: those are answered by the actor.
 """
 
+_INSIDE: dict[type[msgspec.Struct], tuple[type[msgspec.Struct], ...]] = {
+    Wrapped: (ScoreReply, SharedReply)
+}
+"""Records inside a field of any type: msgspec knows no union of two that have no tag."""
+
 
 def schema_of(message: str) -> dict[str, Any]:
     """Give the JSON Schema of ``message``, complete in itself."""
     record = MESSAGES[message]
-    _, components = msgspec.json.schema_components([record], ref_template="#/$defs/{name}")
+    records = (record, *_INSIDE.get(record, ()))
+    _, components = msgspec.json.schema_components(records, ref_template="#/$defs/{name}")
     structs = _structs_of_the_contract()
     for name, schema in components.items():
         _complete(schema, structs[name])

@@ -94,6 +94,8 @@ class Asker:
         finally:
             timer.cancel()
             self._waiting.pop(inbox, None)
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # seen: asyncio writes a line of each that nobody has looked at
         if is_nobody(message):
             raise Nobody("nobody listens")
         return message

@@ -17,8 +17,8 @@ from actor.bus.connection import CONNECT_TIMEOUT_S
 from actor.bus.credentials import credentials, servers, wants_tls
 from actor.bus.guarded import guarded_callback
 from actor.bus.tolerant_client import TolerantClient
-from actor.bus.wire_size import wire_bytes
 from actor.settings import Settings
+from actor.wire_size import wire_bytes
 from schemas.codec import codec_for
 from schemas.decision import Refused, Scored, ScoreReply, SharedReply
 from schemas.errors import ErrorBody, ErrorReply

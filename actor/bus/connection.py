@@ -25,8 +25,8 @@ from actor.bus.lame_duck import move
 from actor.bus.reconnecting import delay_s
 from actor.bus.tolerant_client import CredentialsRefused, TolerantClient
 from actor.bus.watchdog import ping_interval_s, watch
-from actor.bus.wire_size import wire_bytes
 from actor.settings import Settings
+from actor.wire_size import wire_bytes
 
 __all__ = ["BusLost", "Connection", "Refusal"]
 

@@ -10,8 +10,8 @@ from actor.bus.asking import Asker
 from actor.bus.connection import Connection
 from actor.bus.delivery import Delivery
 from actor.bus.stream_publish import publish_to_stream
-from actor.bus.wire_size import wire_bytes
 from actor.settings import Settings
+from actor.wire_size import wire_bytes
 from schemas.subjects import (
     DEAD_CODE_HEADER,
     DEAD_DELIVERIES_HEADER,
@@ -63,7 +63,8 @@ class DeadLetters:
         }
         if delivery.stream:  # what has no name of its own is stored as often as it comes
             headers |= {
-                MSG_ID_HEADER: delivery.message_id,
+                # With the place: what two rules bury is one message of their stream.
+                MSG_ID_HEADER: f"{rest}.{delivery.message_id}",
                 DEAD_STREAM_HEADER: delivery.stream,
                 DEAD_SEQUENCE_HEADER: str(delivery.sequence),
             }

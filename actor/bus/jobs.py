@@ -13,9 +13,9 @@ from actor.bus.asking import Asker
 from actor.bus.connection import Connection
 from actor.bus.delivery import Delivery, Done, Hopeless, Retry, Verdict
 from actor.bus.stream_publish import publish_to_stream
-from actor.bus.wire_size import wire_bytes
 from actor.settings import Settings
 from actor.wire import UNREADABLE_HEADERS, Incoming, Reply
+from actor.wire_size import wire_bytes
 from schemas.codec import codec_for
 from schemas.errors import SemifError, worth_another_delivery
 from schemas.subjects import (

@@ -146,8 +146,12 @@ def _change_over(client: TolerantClient, understudy: TolerantClient, taken: set[
     client._server_info = understudy._server_info
     client._max_payload = understudy._max_payload
     client._client_id = understudy._client_id
-    here = understudy._current_server.uri.netloc
-    client._current_server = next(s for s in client._server_pool if s.uri.netloc == here)
+    there = understudy._current_server
+    known = [s for s in client._server_pool if s.uri.netloc == there.uri.netloc]
+    if not known:  # another server told of it on the way there
+        known = [there]
+        client._server_pool.append(there)
+    client._current_server = known[0]
     # Its callbacks are the actor's own, and it has nothing more to say.
     understudy._transport = None
     understudy._status = TolerantClient.CLOSED

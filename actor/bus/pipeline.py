@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from actor.bus.asking import Asker
 from actor.bus.connection import Connection
 from actor.bus.dead_letters import DeadLetters
+from actor.bus.jobs import CALLER as JOBS_CALLER
 from actor.bus.jobs import Jobs
 from actor.bus.pull_worker import PullWorker, Source
 from actor.bus.rule_runner import RuleRunner
@@ -89,6 +90,11 @@ class Pipeline:
     async def stop(self) -> None:
         """Take no more; safe to repeat."""
         await asyncio.gather(*(worker.stop() for worker in self._workers))
+
+    def callers(self) -> list[str]:
+        """Give as whom is asked what can be given back: jobs, and events of streams."""
+        jobs = [JOBS_CALLER] if self._jobs is not None else []
+        return jobs + ([] if self._rules is None else self._rules.callers())
 
     async def idle(self) -> None:
         """Wait until all that was taken has its end."""

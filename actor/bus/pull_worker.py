@@ -82,7 +82,7 @@ class PullWorker:
         done_already: Callable[[Delivery], Awaitable[bool | None]] | None = None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``room`` tells how many more deliveries could begin now.
+        """``room`` tells how many more deliveries could begin now, whoever takes them.
 
         ``process`` stores its results, with the stream's word for each, before it says ``Done``.
         ``rest_of`` gives what follows ``<prefix>.dead.`` for a delivery. ``done_already`` is asked
@@ -115,6 +115,8 @@ class PullWorker:
         self._held: dict[int, Held] = {}
         """What is being worked on, by its sequence in the stream."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting = 0
+        """Of what is held: how many wait for room."""
         self._backoff_s = 0.0
         self._stopping = False
         self._wake = asyncio.Event()
@@ -206,7 +208,8 @@ class PullWorker:
     def _wanted(self) -> int:
         """Give how many messages to ask for now; 0 while that would be a few at a time."""
         asked = self._pulls.asked
-        free = min(self._room(), self._source.held_max - len(self._held)) - asked
+        room = self._room() - self._waiting
+        free = min(room, self._source.held_max - len(self._held)) - asked
         return free if free >= (self._quantum if asked else 1) else 0
 
     def _on_pulls_changed(self) -> None:
@@ -239,6 +242,10 @@ class PullWorker:
 
     async def _handle(self, held: Held) -> None:
         try:
+            await self._turn()
+            if self._stopping:
+                await self._settling.give_back(held)
+                return
             verdict = self._settling.too_late(held) or await self._process(held.delivery)
         except asyncio.CancelledError:
             await self._settling.give_back(held)
@@ -250,6 +257,18 @@ class PullWorker:
             await self._settling.give_back(held)  # no fault of its own: another may have it
         else:
             await self._settling.settle(held, verdict)
+
+    async def _turn(self) -> None:
+        """Wait until there is room: other sources, or requests, may have taken what there was.
+
+        To be refused would cost a delivery; to wait costs a word that it is worked on.
+        """
+        self._waiting += 1
+        try:
+            while self._room() <= 0 and not self._stopping:  # noqa: ASYNC110 - see NO_ROOM_S
+                await asyncio.sleep(NO_ROOM_S * random.uniform(0.5, 1.0))  # noqa: S311 - a spread
+        finally:
+            self._waiting -= 1
 
     def _done(self, held: Held, task: asyncio.Task[None]) -> None:
         """Forget the delivery, not in its task: one cancelled before its first step never runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from actor.bus.delivery import Delivery
 from actor.engine.base import Work
 from actor.rules import plan
 from actor.rules.event import Message
@@ -11,7 +12,6 @@ from actor.rules.outcomes import BAD_HEADERS, UNPUBLISHED, Outcome, StopEvent, S
 from actor.rules.plan import Asked, Limits
 from actor.rules.publication import Publication
 from actor.rules.rule import Rule
-from actor.wire import UNREADABLE_HEADERS
 from schemas.decision import ScoreReply, SharedReply
 from schemas.errors import ErrorBody, SemifError
 
@@ -24,11 +24,14 @@ Publish = Callable[[Publication], Awaitable[str | None]]
 
 
 async def carry_out(
-    rule: Rule, message: Message, limits: Limits, decide: Decide, publish: Publish
+    rule: Rule, delivery: Delivery, limits: Limits, decide: Decide, publish: Publish
 ) -> Outcome | Stopped:
     """Give what became of the event."""
-    if UNREADABLE_HEADERS in message.headers:
+    if delivery.headers_unreadable:
         return StopEvent(BAD_HEADERS, "event", "its headers cannot be read").of(rule.name)
+    message = Message(
+        delivery.subject, delivery.payload, delivery.headers, delivery.message_id or None
+    )
     asked = plan.ask(rule, message, limits)
     if isinstance(asked, Stopped):
         return asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -16,18 +17,20 @@ from actor.bus.rule_event import carry_out
 from actor.bus.stream_publish import publish_to_stream
 from actor.engine.base import Work
 from actor.handler import Handler
-from actor.rules.event import Message
 from actor.rules.outcomes import Stopped
 from actor.rules.plan import Limits
 from actor.rules.publication import Publication
 from actor.rules.rule import CoreSource, Rule, StreamSource
 from actor.settings import Settings
 from actor.tasks import run_until_one_fails
-from actor.wire import UNREADABLE_HEADERS, Record
-from schemas.errors import SemifError
+from actor.wire import Record
+from schemas.errors import Overloaded, SemifError
 from schemas.health import SourceHealth
 
 __all__ = ["RuleRunner"]
+
+FULL_S = 0.25
+"""Between two looks of a core subject's event at a queue that is full."""
 
 
 class RuleRunner:
@@ -99,6 +102,10 @@ class RuleRunner:
         left = [await worker.abandon() for worker in self._workers.values()]
         return sum(left) + await self._core.abandon()
 
+    def callers(self) -> list[str]:
+        """Give as whom the events of streams are asked: another actor may have those."""
+        return [_caller_of(name) for name in self._workers]
+
     def health(self) -> dict[str, SourceHealth]:
         """Give the counts of each rule."""
         pulled = {name: worker.health() for name, worker in self._workers.items()}
@@ -117,15 +124,19 @@ class RuleRunner:
 
         async def decide(work: Work) -> Record:
             nonlocal after_s
-            try:
-                return await self._handler.decide(
-                    work, nbytes=len(delivery.payload), caller=f"$rule.{rule.name}"
-                )
-            except SemifError as error:
-                after_s = (error.retry_after_ms or 0) / 1000
-                raise
+            while True:
+                try:
+                    return await self._handler.decide(
+                        work, nbytes=len(delivery.payload), caller=_caller_of(rule.name)
+                    )
+                except SemifError as error:
+                    after_s = (error.retry_after_ms or 0) / 1000
+                    if delivery.stream or not isinstance(error, Overloaded):
+                        raise
+                # It comes once: it waits, as a burst does, where a stream would give it again.
+                await asyncio.sleep(FULL_S * random.uniform(0.5, 1.0))  # noqa: S311 - a spread
 
-        end = await carry_out(rule, _message(delivery), self._limits(), decide, publish)
+        end = await carry_out(rule, delivery, self._limits(), decide, publish)
         if not isinstance(end, Stopped):
             return Done(end.code, generation)
         match end.outcome.action:
@@ -166,10 +177,10 @@ def _source(settings: Settings, rule: str, source: StreamSource) -> Source:
     )
 
 
+def _caller_of(rule: str) -> str:
+    """Give who asks, for the turns at the model."""
+    return f"$rule.{rule}"
+
+
 def _rest_of(rule: str, _delivery: Delivery) -> str:
     return f"rules.{rule}"
-
-
-def _message(delivery: Delivery) -> Message:
-    headers = {UNREADABLE_HEADERS: "1"} if delivery.headers_unreadable else delivery.headers
-    return Message(delivery.subject, delivery.payload, headers, delivery.message_id or None)

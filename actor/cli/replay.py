@@ -19,15 +19,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from actor.bus.client import BusClient, NoAnswer, NoReply, NoResponders, open_client
+from actor.bus.delivery import Delivery
+from actor.bus.objects.api import NoApi, asking_as_client
 from actor.bus.rule_event import carry_out
-from actor.bus.stored_events import NoStream, Stored, next_stored
+from actor.bus.stored_events import next_stored
 from actor.bus.stream_publish import publish_to_stream
 from actor.bus.work_by_request import ask_work
 from actor.cli.replay_state import BadState, Place, write_place
 from actor.cli.replay_stretch import Stretch, begin
 from actor.cli.show import complain, console
 from actor.engine.base import Work
-from actor.rules.event import Message
 from actor.rules.outcomes import Outcome, Stopped
 from actor.rules.plan import Limits
 from actor.rules.publication import Publication
@@ -59,7 +60,7 @@ async def run_replay(
                 settings, client, stretch, place, state=state, events_per_s=events_per_s
             )
             return await _until_told(replay)
-    except (NoAnswer, NoStream, BadState) as error:
+    except (NoAnswer, NoApi, BadState) as error:
         complain("replay", error)
         return 1
     except OSError as error:
@@ -95,6 +96,7 @@ class _Replay:
         events_per_s: float,
     ) -> None:
         self._client = client
+        self._ask = asking_as_client(client)
         self._rule = stretch.rule
         self._source = stretch.source
         self._timeout_s = settings.timeout_ms_default / 1000
@@ -165,7 +167,7 @@ class _Replay:
             await asyncio.sleep(due_s - time.monotonic())
             due_s = max(due_s, time.monotonic()) + self._gap_s
             stored = await next_stored(
-                self._client, self._source.stream, self._source.subject, self._read_up_to
+                self._ask, self._source.stream, self._source.subject, self._read_up_to
             )
             if stored is None or stored.sequence > self._place.end:
                 self._read_up_to = self._place.end + 1
@@ -176,7 +178,7 @@ class _Replay:
             await asyncio.wait(self._working.values())
         self._advance()
 
-    async def _work(self, stored: Stored) -> None:
+    async def _work(self, stored: Delivery) -> None:
         """Bring one event to its outcome; a failure stops the replay before it."""
         try:
             outcome = await self._outcome_of(stored)
@@ -188,11 +190,10 @@ class _Replay:
         del self._working[stored.sequence]
         self._advance()
 
-    async def _outcome_of(self, stored: Stored) -> Outcome:
-        message = Message(stored.subject, stored.payload, stored.headers, stored.message_id)
+    async def _outcome_of(self, stored: Delivery) -> Outcome:
         reason = ""
         for turn in range(UNPUBLISHED_MAX):
-            found = await carry_out(self._rule, message, self._limits, self._decide, self._publish)
+            found = await carry_out(self._rule, stored, self._limits, self._decide, self._publish)
             if not isinstance(found, Stopped):
                 return found
             if found.outcome.action != "retry":

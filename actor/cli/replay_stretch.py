@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from actor.bus.client import BusClient
+from actor.bus.objects.api import asking_as_client
 from actor.bus.stored_events import bounds_of, first_at_or_after, nanoseconds
 from actor.cli.replay_state import BadState, Place, read_place
 from actor.rules.rule import Rule, StreamSource
@@ -50,12 +51,13 @@ async def begin(client: BusClient, stretch: Stretch, state: Path | None) -> Plac
         if (place.rule, place.stream) != (stretch.rule.name, source.stream):
             raise BadState(f"{state} belongs to rule {place.rule} and stream {place.stream}")
         return place
-    bounds = await bounds_of(client, source.stream)
+    ask = asking_as_client(client)
+    bounds = await bounds_of(ask, source.stream)
     start = stretch.start
     if stretch.start_is_time:
-        start = await first_at_or_after(client, source.stream, stretch.start)
+        start = await first_at_or_after(ask, source.stream, stretch.start)
     last = bounds.last if stretch.end is None else stretch.end
     if stretch.end_is_time:
-        last = await first_at_or_after(client, source.stream, last + 1) - 1
+        last = await first_at_or_after(ask, source.stream, last + 1) - 1
     start, last = max(start, bounds.first), min(last, bounds.last)
     return Place(stretch.rule.name, source.stream, start, start, last)

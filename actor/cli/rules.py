@@ -11,16 +11,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from actor.cli.options import Config, Server, load_settings
+from actor.cli.options import EXIT_USAGE, Config, Server, load_rules, load_settings
 from actor.cli.show import complain, complain_of_files, console
 from actor.rules.rule import CoreSource, Rule
-from actor.rules.rulefile import RulesError, load
 
 __all__ = ["replay", "rules_app"]
 
 rules_app = typer.Typer(no_args_is_help=True, help="Decisions behind an event stream.")
 
-EXIT_USAGE = 2
 File = Annotated[Path, typer.Argument(help="Rule file, TOML.")]
 
 
@@ -28,7 +26,7 @@ File = Annotated[Path, typer.Argument(help="Rule file, TOML.")]
 def check(file: File, *, config: Config = None) -> None:
     """Tell every mistake of a rule file (exit 2), or show its rules (exit 0)."""
     found, _ = load_settings(config)
-    console.print(_table_of(_read(file, found.subject_prefix)))
+    console.print(_table_of(load_rules(file, prefix=found.subject_prefix)))
 
 
 @rules_app.command(name="try")
@@ -52,7 +50,7 @@ def try_(
     from actor.cli.rule_trial import Trial, try_event  # noqa: PLC0415
 
     found, _ = load_settings(config, server)
-    rules = _chosen(_read(file, found.subject_prefix), rule)
+    rules = _chosen(load_rules(file, prefix=found.subject_prefix), rule)
     pairs = [text.partition("=") for text in header or []]
     if not all(name and equals for name, equals, _ in pairs):
         complain("--header", "is NAME=VALUE.")
@@ -92,7 +90,7 @@ def replay(
     from actor.cli.replay_stretch import Stretch  # noqa: PLC0415
 
     found, _ = load_settings(config, server)
-    [chosen] = _chosen(_read(file, found.subject_prefix), rule)
+    [chosen] = _chosen(load_rules(file, prefix=found.subject_prefix), rule)
     if isinstance(chosen.source, CoreSource):
         complain("replay", f'rule "{rule}" reads a core subject: nothing is stored there.')
         raise typer.Exit(EXIT_USAGE)
@@ -102,15 +100,6 @@ def replay(
         complain("replay", error)
         raise typer.Exit(EXIT_USAGE) from None
     raise typer.Exit(asyncio.run(run_replay(found, stretch, events_per_s=rate, state=resume)))
-
-
-def _read(file: Path, prefix: str) -> tuple[Rule, ...]:
-    try:
-        return load(file, prefix=prefix)
-    except RulesError as error:
-        for mistake in error.mistakes:
-            complain(str(file), mistake)
-        raise typer.Exit(EXIT_USAGE) from None
 
 
 def _chosen(rules: tuple[Rule, ...], name: str | None) -> tuple[Rule, ...]:

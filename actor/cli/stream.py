@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from actor.cli.options import Config, Server, load_settings
-from actor.cli.show import complain
-from actor.rules.rulefile import RulesError, load
+from actor.cli.options import Config, Server, load_rules, load_settings
 
 __all__ = ["stream_app"]
 
@@ -46,10 +44,5 @@ def _run(config: Config, server: Server, *, replicas: int | None) -> int:
     from actor.cli.stream_table import show_and_apply  # noqa: PLC0415
 
     found, _ = load_settings(config, server)
-    try:
-        rules = load(found.rules, prefix=found.subject_prefix) if found.rules else ()
-    except RulesError as error:
-        for mistake in error.mistakes:
-            complain(str(found.rules), mistake)
-        raise typer.Exit(2) from None
+    rules = load_rules(found.rules, prefix=found.subject_prefix) if found.rules else ()
     return asyncio.run(show_and_apply(found, rules, replicas=replicas))

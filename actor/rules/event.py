@@ -48,7 +48,7 @@ class Message(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
     """With the names as they came; they are read without regard to case."""
     id: str | None = None
-    """What the bus knows it by, ``<stream>.<sequence>``: equal at each delivery."""
+    """What the bus knows it by, ``<stream>.<sequence>.<time>``: equal at each delivery."""
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -103,23 +103,18 @@ class Stopped:
     outcome: Outcome
     reason: str
     """Names the rule and the field; never holds a piece of the event."""
-    detail: str | None = None
-    """The actor's error code, of ``refused`` and ``retry``."""
 
 
 class StopEvent(Exception):
     """Ends an event's way through a rule; becomes a :class:`Stopped` where the rule is known."""
 
-    def __init__(
-        self, outcome: Outcome, field: str, text: str, *, detail: str | None = None
-    ) -> None:
+    def __init__(self, outcome: Outcome, field: str, text: str) -> None:
         super().__init__(text)
         self.outcome = outcome
         self.field = field
         self.text = text
-        self.detail = detail
 
     def of(self, rule: str) -> Stopped:
         """Give the record, with the rule's name in its reason."""
         reason = f'rule "{rule}": {self.field}: {self.text}'
-        return Stopped(self.outcome, reason, self.detail)
+        return Stopped(self.outcome, reason)

@@ -30,6 +30,7 @@ from actor.rules.pointer import Pointer, lookup
 from actor.rules.publication import Answer, Publication, publication
 from actor.rules.rule import OnMissing, Rule, Sink
 from actor.rules.template import BadSubject, render
+from actor.wire_size import wire_bytes
 from schemas.codec import check_json_value
 from schemas.decision import Refused, ScoreReply, SharedReply, State
 from schemas.errors import (
@@ -98,14 +99,15 @@ def decide(asked: Asked, reply: ScoreReply | SharedReply, limits: Limits) -> Dec
     return Decided(PUBLISHED if sure else OTHERWISE, publications)
 
 
-def refuse(rule: Rule, error: SemifError | ErrorBody, *, field: str = "questions") -> Stopped:
+def refuse(rule: Rule, error: SemifError | ErrorBody) -> Stopped:
     """Give the end of an event whose work was refused as a whole."""
-    return _refusal(error if isinstance(error, ErrorBody) else body_of(error), field).of(rule.name)
+    body = error if isinstance(error, ErrorBody) else body_of(error)
+    return _refusal(body, "questions").of(rule.name)
 
 
 def _refusal(error: ErrorBody, field: str) -> StopEvent:
     outcome = RETRY if worth_another_delivery(error) else REFUSED
-    return StopEvent(outcome, field, error.code, detail=error.code)
+    return StopEvent(outcome, field, error.code)
 
 
 def _state_of(rule: Rule, value: Any, depth_max: int) -> State:
@@ -202,6 +204,6 @@ def _publications(
 
 
 def _check_sizes(publications: tuple[Publication, ...], bytes_max: int) -> None:
-    size = max(made.size_bytes for made in publications)
+    size = max(wire_bytes(made.payload, made.headers) for made in publications)
     if size > bytes_max:
         raise StopEvent(OVERSIZE, "sinks", f"{size} bytes to publish, the limit is {bytes_max}")

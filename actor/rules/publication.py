@@ -13,7 +13,7 @@ from actor.rules.event import Event
 from actor.rules.outcomes import BAD_HEADERS, StopEvent
 from actor.rules.rule import Rule
 from schemas.codec import codec_for
-from schemas.decision import ScoreReply, SharedReply
+from schemas.decision import ScoreReply, SharedReply, Wrapped
 from schemas.subjects import (
     CHOICE_HEADER,
     CONTENT_TYPE,
@@ -32,13 +32,11 @@ from schemas.subjects import (
     TRACESTATE_HEADER,
 )
 
-__all__ = ["Answer", "Publication", "Wrapped", "publication"]
+__all__ = ["Answer", "Publication", "publication"]
 
 _NOT_OURS_TO_PASS = ("nats-", "semif-")
 """Headers of an event that would act on the publication, or speak of an earlier decision."""
 _TRACE = frozenset((TRACEPARENT_HEADER, TRACESTATE_HEADER))
-_LINE_BYTES = len("NATS/1.0\r\n\r\n")
-_HEADER_BYTES = len(": \r\n")
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 """Names that nats-py sends; it reads others too, and raises when it is given one of them."""
@@ -69,28 +67,6 @@ class Publication(msgspec.Struct, frozen=True):
     """The stream whose acknowledgement to wait for; None: a core subject."""
     msg_id: str | None
     """Also in the headers, for a stream. None: nothing tells the event from another like it."""
-
-    @property
-    def size_bytes(self) -> int:
-        """What the server counts against ``max_payload``."""
-        text = "".join(self.headers) + "".join(self.headers.values())
-        header = len(self.headers) * _HEADER_BYTES + len(text.encode())
-        return len(self.payload) + _LINE_BYTES + header
-
-
-class Wrapped(msgspec.Struct, frozen=True, kw_only=True):
-    """Payload of mode ``wrap``."""
-
-    rule: str
-    """Name of the rule."""
-    subject: str
-    """Where the event came from."""
-    event: msgspec.Raw | str
-    """The event as it came: its JSON, or its text. Of a CloudEvent in structured mode the whole
-    envelope.
-    """
-    decision: msgspec.Raw
-    """The reply, as a caller of ``score`` or ``score_shared`` would get it."""
 
 
 def publication(
@@ -150,14 +126,7 @@ def _wrap(rule: Rule, event: Event, reply: ScoreReply | SharedReply) -> bytes:
     message = event.message
     structured = event.cloud is not None and event.cloud.structured
     whole = msgspec.Raw(message.payload) if structured or rule.form == "json" else event.value
-    return _encode(
-        Wrapped(
-            rule=rule.name,
-            subject=message.subject,
-            event=whole,
-            decision=msgspec.Raw(_encode(reply)),
-        )
-    )
+    return _encode(Wrapped(rule=rule.name, subject=message.subject, event=whole, decision=reply))
 
 
 def _decision_headers(rule: Rule, event: Event, answers: tuple[Answer, ...]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from actor.rules.pointer import Pointer, PointerError, parse_pointer
 from actor.rules.rule import Asking, CoreSource, Picked, Rule, Sink, StreamSource
 from actor.rules.subject import fault_of_filter, overlap, pattern_of_filter
 from actor.rules.tables import QuestionTable, RuleTable, SinkTable, SourceTable
-from actor.rules.template import Scope, Template, TemplateError, compile_template
+from actor.rules.template import Scope, TemplateError, compile_template
 from schemas.decision import Decision
 from schemas.errors import Invalid
 from schemas.validation import check_decision
@@ -186,12 +186,10 @@ class RuleReader:
         except TemplateError as error:
             self.mistake(f"{at}.subject", str(error))
             return None
-        self._check_target(template, f"{at}.subject")
-        return Sink(template, table.mode, table.stream, table.when)
-
-    def _check_target(self, template: Template, field: str) -> None:
         if overlap(template.pattern, f"{self._prefix}.>"):
-            self.mistake(field, f"may be one of the actor's own subjects, {self._prefix}.>")
+            own = f"{self._prefix}.>"
+            self.mistake(f"{at}.subject", f"may be one of the actor's own subjects, {own}")
+        return Sink(template, table.mode, table.stream, table.when)
 
 
 def _can_be_unsure(question: QuestionTable | Asking) -> bool:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from actor.scheduling.job import Job
 
@@ -139,8 +138,16 @@ class Batcher:
 
     def in_turn(self) -> list[Job]:
         """Give the waiting jobs about as they will be served: callers in turn; they stay."""
-        rounds = zip_longest(*self._by_caller.values())
-        return [job for jobs in rounds for job in jobs if job is not None]
+        found: list[Job] = []
+        turns = deque(map(iter, self._by_caller.values()))
+        while turns:  # each step ends a caller or finds a job: a flood beside many callers is cheap
+            job = next(turns[0], None)
+            if job is None:
+                turns.popleft()
+            else:
+                found.append(job)
+                turns.rotate(-1)
+        return found
 
     def oldest_enqueued_s(self) -> float | None:
         """Give the arrival time of the job that has waited longest, if any waits."""

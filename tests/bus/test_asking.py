@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -71,6 +72,23 @@ async def test_nobody_is_an_answer(server: EmbeddedServer) -> None:
             await asker.ask("silent", b"", within_s=0.05)
         with pytest.raises(Unanswered, match="sent"):
             await asker.ask("not a subject", b"", within_s=60)
+
+
+async def test_what_never_went_out_leaves_no_word_in_the_log(server: EmbeddedServer) -> None:
+    """Its time ends while there is no connection: asyncio must not complain that nobody looked."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, facts: complaints.append(facts))
+    async with asking(server) as (asker, connection, _):
+        broken = asyncio.Event()
+        connection._client._disconnected_cb = told(broken)
+        connection._client.abort()
+        await broken.wait()
+        with pytest.raises(Unanswered, match="no connection"):
+            await asker.ask("echo", b"x", within_s=0.01)
+        gc.collect()
+        await asyncio.sleep(0)
+
+    assert complaints == []
 
 
 async def test_a_broken_connection_ends_the_wait(server: EmbeddedServer) -> None:

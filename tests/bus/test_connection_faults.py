@@ -6,48 +6,19 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlparse
 
 import nats
 import pytest
+from connections import TIMEOUT_S, connection_to, lost, until
 from fake_server import fake_server
 
 from actor.bus.connection import BusLost, Connection
 from actor.bus.embedded import EmbeddedServer, embedded_server
-from actor.bus.wire_size import wire_bytes
 from actor.service import Exit, serve
 from actor.settings import Settings
-
-TIMEOUT_S = 20.0
-
-
-@asynccontextmanager
-async def connection_to(url: str, **changes: Any) -> AsyncIterator[Connection]:
-    """Give an open connection."""
-    connection = Connection(Settings(nats_url=url, instance="unit", **changes))
-    try:
-        await connection.open()
-        yield connection
-    finally:
-        await connection.close()
-
-
-async def lost(connection: Connection) -> str:
-    """Wait for the loss; gives its reason."""
-    async with asyncio.timeout(TIMEOUT_S):
-        await connection.lost.wait()
-    return connection.incidents.lost_reason
-
-
-async def until(connection: Connection, *, reconnects: int) -> None:
-    """Wait until the connection has come back so many times."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while connection.incidents.reconnects < reconnects or not connection.connected:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+from actor.wire_size import wire_bytes
 
 
 def with_password(folder: Path, text: str, *, max_payload: str = "1MB") -> tuple[Path, Path]:

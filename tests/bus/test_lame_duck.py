@@ -249,3 +249,28 @@ async def test_a_move_that_breaks_ends_in_a_reconnect(
             await hears(second, got)
             assert (actor.moves, actor.incidents.reconnects) == (0, 1)
         first.process.kill()
+
+
+async def test_a_server_that_only_the_new_connection_knew_is_a_place_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one asked told of it, and could not be had itself."""
+    real = lame_duck._subscribe_groups
+
+    async def forgets(client: TolerantClient, understudy: TolerantClient) -> set[int]:
+        client._server_pool[:] = [client._current_server]
+        return await real(client, understudy)
+
+    monkeypatch.setattr(lame_duck, "_subscribe_groups", forgets)
+    with cluster_of_two(tmp_path) as (first, second):
+        async with joined(first, second) as actor:
+            got = asyncio.Event()
+            await actor.subscribe("work", lambda _message: got.set(), queue="group")
+            await actor.confirm()
+
+            signal_lame_duck(first)
+            await finished(actor)
+
+            await hears(second, got)
+            assert (actor.moves, actor.incidents.reconnects) == (1, 0)
+        first.process.kill()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from in_process import QuickEngine
 from nats.aio.msg import Msg
 from rule_samples import rule_text
 from rules_actor import publish_raw, rules_actor, until
-from streams import jetstream_server
+from streams import GatedEngine, jetstream_server, until_entered
 from structlog.testing import capture_logs
 
 from actor.bus.embedded import EmbeddedServer
@@ -313,6 +315,62 @@ async def test_a_burst_of_core_events_waits_and_what_is_over_it_is_kept(
     pipeline = beats[-1].pipeline
     assert pipeline is not None
     assert pipeline.sources["r"].outcomes == {"published": 16, "retry": 4}
+
+
+class SlowEngine(QuickEngine):
+    """Takes a while for each batch."""
+
+    def score(self, batch: Sequence[Prepared]) -> list[Outcome]:
+        time.sleep(0.05)
+        return super().score(batch)
+
+
+async def test_a_drain_gives_back_what_has_not_started(
+    js_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Of five events of a stream the model works on one; the rest is at once there for another."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(rule_text(source=source("*", "stream")), encoding="utf-8")
+    engine = GatedEngine()
+    engine.gate.clear()
+
+    async with rules_actor(
+        js_server, rules, engine, streams={"EVENTS": ["in.*"]}, batch_rows_max=1
+    ) as actor:
+        for number in range(5):
+            await actor.js.publish("in.x", b"[%d]" % number)
+        await until_entered(engine)
+
+        def held() -> int:
+            pipeline = actor.beats[-1].pipeline
+            return pipeline.sources["r"].held if pipeline else 0
+
+        await until(lambda: held() == 5)
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: held() == 1)
+        engine.gate.set()
+        await until(lambda: actor.beats[-1].state == "stopped")
+        outcomes = actor.outcomes()
+
+    assert outcomes == {"r": {"published": 1}}
+
+
+async def test_a_burst_of_core_events_longer_than_the_deadline_waits(
+    js_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Forty events of 50 ms each, and a deadline of one second: there is no second delivery."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(rule_text(), encoding="utf-8")
+
+    async with rules_actor(
+        js_server, rules, SlowEngine(), batch_rows_max=1, timeout_ms_default=1000
+    ) as actor:
+        for number in range(40):
+            await actor.client.publish("in.x", b"[%d]" % number)
+        await actor.until_settled(40)
+        outcomes = actor.outcomes()
+
+    assert outcomes == {"r": {"published": 40}}
 
 
 async def test_a_loop_that_no_file_shows_is_stopped(

@@ -5,48 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import nats
 import pytest
+from connections import TIMEOUT_S, connection_to, lost, until
 from fake_server import fake_server
 
-from actor.bus.connection import OUTBOUND_BYTES_MAX, Connection
+from actor.bus.connection import OUTBOUND_BYTES_MAX
 from actor.bus.embedded import EmbeddedServer
 from actor.bus.watchdog import ping_interval_s
-from actor.settings import Settings
 
-TIMEOUT_S = 20.0
 KERNEL_BYTES = 64 * 1024 * 1024
 """More than the two sockets of a loopback connection hold."""
-
-
-@asynccontextmanager
-async def connection_to(url: str, **changes: Any) -> AsyncIterator[Connection]:
-    """Give an open connection, and close it within the limit."""
-    connection = Connection(Settings(nats_url=url, instance="unit", **changes))
-    await connection.open()
-    try:
-        yield connection
-    finally:
-        async with asyncio.timeout(TIMEOUT_S):
-            await connection.close()
-
-
-async def lost(connection: Connection) -> str:
-    """Wait for the loss; gives its reason."""
-    async with asyncio.timeout(TIMEOUT_S):
-        await connection.lost.wait()
-    return connection.incidents.lost_reason
-
-
-async def until(connection: Connection, *, reconnects: int) -> None:
-    """Wait until the connection has come back so many times."""
-    async with asyncio.timeout(TIMEOUT_S):
-        while connection.incidents.reconnects < reconnects or not connection.connected:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def test_a_server_that_never_answers_a_ping_is_a_loss() -> None:

@@ -234,7 +234,7 @@ LATER = OutOfMemory()
 
 
 @pytest.mark.parametrize(
-    ("topic", "urgency", "end", "detail"),
+    ("topic", "urgency", "end", "code"),
     [
         (GONE, 0.9, "refused", "too_large"),
         (0.9, LATER, "retry", "out_of_memory"),
@@ -242,7 +242,7 @@ LATER = OutOfMemory()
     ],
 )
 def test_a_question_that_is_refused_stops_the_event(
-    topic: Any, urgency: Any, end: str, detail: str
+    topic: Any, urgency: Any, end: str, code: str
 ) -> None:
     """Half a decision is published nowhere; what is refused for good is not tried again."""
     made = rule(questions=TOPIC + URGENCY)
@@ -250,7 +250,7 @@ def test_a_question_that_is_refused_stops_the_event(
 
     assert stopped.outcome.code == end
     assert not hasattr(stopped, "publications")
-    assert getattr(stopped, "detail", None) == detail
+    assert getattr(stopped, "reason", "").endswith(f": {code}")
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_work_that_is_refused_as_a_whole(error: Any, end: str) -> None:
     """The error's own word on retries decides."""
     stopped = refuse(rule(), error)
     assert stopped.outcome.code == end
-    assert stopped.detail == error.code
+    assert stopped.reason.endswith(f": {error.code}")
 
 
 def test_what_the_server_would_not_take_is_not_published() -> None:

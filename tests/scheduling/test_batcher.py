@@ -320,3 +320,14 @@ def test_any_sequence_hands_out_each_live_job_once(
         oldest_s = waiting[0].enqueued_s if waiting else None
         assert queue.batcher.oldest_enqueued_s() == oldest_s
     assert (waiting, len(queue.batcher)) == ([], 0)
+
+
+def test_the_order_of_service_is_told_without_taking_any() -> None:
+    """One of each caller, then the second ones; the rest of a flood comes last."""
+    queue = Queue()
+    for caller in ("a", "a", "a", "b", "c", "c"):
+        queue.add(caller)
+
+    told = [str(job.prepared.work.state) for job in queue.batcher.in_turn()]
+    assert told == ["0", "3", "4", "1", "5", "2"]
+    assert len(queue.batcher) == 6

@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import yaml
+from rule_samples import TOPIC, URGENCY, decided, message, rule, shared_reply
 
 from schemas.asyncapi import asyncapi
 from schemas.export import export
@@ -61,7 +62,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_subjects_are_those_of_the_contract() -> None:
-    """Inboxes have no fixed address."""
+    """Inboxes, and what a rule file names, have no fixed address."""
     addresses = {name: channel["address"] for name, channel in document()["channels"].items()}
     assert addresses == {
         "score": "semif.v1.score",
@@ -74,6 +75,8 @@ def test_subjects_are_those_of_the_contract() -> None:
         "jobs": "semif.v1.jobs.{rest}",
         "results": "semif.v1.results.{rest}",
         "dead": "semif.v1.dead.{rest}",
+        "events": None,
+        "decisions": None,
     }
 
 
@@ -110,10 +113,26 @@ def test_headers_are_those_of_the_contract() -> None:
     ]  # fmt: skip
 
 
+def test_what_a_rule_publishes_has_the_headers_that_it_is_published_with() -> None:
+    """Of one question and of several; those that are always there are required."""
+    messages = document()["components"]["messages"]
+    alone = decided(rule(), message()).publications[0].headers
+    of_two = decided(rule(questions=TOPIC + URGENCY), message(), shared_reply())
+    several = of_two.publications[0].headers
+    for name in ("annotated", "decision", "wrapped"):
+        headers = messages[name]["headers"]
+        optional = {"Semif-Event-Id", "Nats-Msg-Id"}
+        assert set(headers["properties"]) == {n for n in alone if n.startswith("Semif-")} | optional
+        assert set(headers["required"]) == {n for n in alone if n in several and "Semif-" in n}
+        jsonschema.validate(alone, headers)
+        jsonschema.validate(several, headers)
+
+
 def test_every_message_has_its_schema_and_examples() -> None:
     """Payloads are the files beside the document."""
     messages = document()["components"]["messages"]
-    assert set(messages) == {*MESSAGES, "status_request", "dead_letter"}
+    bare = {"status_request", "dead_letter", "event", "annotated", "decision"}
+    assert set(messages) == {*MESSAGES, *bare}
     for name in MESSAGES:
         assert messages[name]["payload"] == {"$ref": f"./{name}.json"}
         assert messages[name]["examples"]

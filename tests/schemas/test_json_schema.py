@@ -11,10 +11,12 @@ import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rule_samples import TOPIC, URGENCY, decided, rule, score_reply, shared_reply
+from rule_samples import message as event
 
 import schemas
 from schemas.codec import codec_for, decode_request
-from schemas.decision import Decision, ScoreReply, ScoreRequest, SharedRequest
+from schemas.decision import Decision, ScoreReply, ScoreRequest, SharedReply, SharedRequest
 from schemas.errors import ERRORS, SemifError
 from schemas.json_schema import LIMITS, MESSAGES, field_docs, schema_of
 from schemas.validation import check_decision, check_state
@@ -200,11 +202,27 @@ def test_a_request_of_no_decisions_is_invalid() -> None:
     assert not VALIDATORS["shared_request"].is_valid({"state": "s", "decisions": []})
 
 
+WRAP = '[[rules.sinks]]\nsubject = "out"\nmode = "wrap"\n'
+
+
+@pytest.mark.parametrize(
+    ("questions", "reply"), [(TOPIC, score_reply()), (TOPIC + URGENCY, shared_reply())]
+)
+def test_what_a_rule_wraps_is_what_the_schema_says(
+    questions: str, reply: ScoreReply | SharedReply
+) -> None:
+    """The reply to one question and to several; nothing else passes for one."""
+    made = decided(rule(questions=questions, sinks=WRAP), event(), reply).publications[0]
+    wrapped = json.loads(made.payload)
+    assert VALIDATORS["wrapped"].is_valid(wrapped)
+    assert not VALIDATORS["wrapped"].is_valid(wrapped | {"decision": {}})
+
+
 def test_limits_are_of_fields_that_exist() -> None:
     """A renamed field would lose its limits in silence."""
     for (struct, field), by_type in LIMITS.items():
         assert field in struct.__struct_fields__
-        assert set(by_type) <= {"string", "object", "array"}
+        assert set(by_type) <= {"string", "object", "array", ""}
 
 
 def test_codes_of_errors_are_told() -> None:

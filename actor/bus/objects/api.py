@@ -8,7 +8,7 @@ would then set back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -22,12 +22,14 @@ from actor.tasks import end
 from schemas.subjects import JETSTREAM_API
 
 __all__ = [
+    "Answer",
     "Ask",
     "ConsumerConfig",
     "ConsumerInfo",
     "NoApi",
     "StreamConfig",
     "StreamInfo",
+    "asked",
     "asking",
     "asking_as_client",
     "change",
@@ -130,8 +132,13 @@ class _Error(msgspec.Struct, frozen=True):
     description: str = ""
 
 
-class _Reply(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True):
+    """What every answer of the API may be: an error."""
+
     error: _Error | None = None
+
+
+class _Reply(Answer, frozen=True):
     name: str = ""
     config: msgspec.Raw = msgspec.Raw()
     paused: bool = False
@@ -140,11 +147,12 @@ class _Reply(msgspec.Struct, frozen=True):
 
 
 _Kind = TypeVar("_Kind")
+_Record = TypeVar("_Record", bound=Answer)
 
 
 async def stream_info(ask: Ask, stream: str) -> StreamInfo | None:
     """Give a stream, or None when there is none of this name; raises :class:`NoApi`."""
-    reply = await _asked(ask, f"STREAM.INFO.{stream}")
+    reply = await asked(ask, f"STREAM.INFO.{stream}", _Reply)
     if reply is None:
         return None
     return StreamInfo(_config(reply, StreamConfig), _config(reply, dict[str, Any]))
@@ -152,38 +160,45 @@ async def stream_info(ask: Ask, stream: str) -> StreamInfo | None:
 
 async def consumer_info(ask: Ask, stream: str, durable: str) -> ConsumerInfo | None:
     """Give a consumer, or None when there is none of this name; raises :class:`NoApi`."""
-    reply = await _asked(ask, f"CONSUMER.INFO.{stream}.{durable}")
+    reply = await asked(ask, f"CONSUMER.INFO.{stream}.{durable}", _Reply)
     return None if reply is None else _consumer(reply)
 
 
 async def streams_taking(ask: Ask, subject: str) -> tuple[str, ...]:
     """Name the streams that take messages of ``subject``, wildcards allowed."""
-    reply = await _asked(ask, "STREAM.NAMES", {"subject": subject})
+    reply = await asked(ask, "STREAM.NAMES", _Reply, {"subject": subject})
     return (reply.streams if reply else None) or ()
 
 
 async def consumers_of(ask: Ask, stream: str) -> tuple[ConsumerInfo, ...]:
     """Give the consumers of ``stream``, those that are not durable too."""
-    reply = await _asked(ask, f"CONSUMER.LIST.{stream}", {"offset": 0})
+    reply = await asked(ask, f"CONSUMER.LIST.{stream}", _Reply, {"offset": 0})
     return tuple(map(_consumer, (reply.consumers if reply else None) or ()))[:CONSUMERS_SHOWN_MAX]
 
 
 async def change(ask: Ask, endpoint: str, body: Mapping[str, Any]) -> None:
     """Make or update an object; raises :class:`NoApi` with the server's words."""
-    if await _asked(ask, endpoint, body) is None:
+    if await asked(ask, endpoint, _Reply, body) is None:
         raise NoApi(f"{endpoint}: what it belongs to is not there")
 
 
-async def _asked(ask: Ask, endpoint: str, body: Mapping[str, Any] | None = None) -> _Reply | None:
-    """Ask and decode; None when the object is not there."""
+async def asked(
+    ask: Ask,
+    endpoint: str,
+    record: type[_Record],
+    body: Mapping[str, Any] | None = None,
+    *,
+    absent: Collection[int] = NOT_FOUND,
+) -> _Record | None:
+    """Ask and decode; None for an error whose code is among ``absent``. Raises :class:`NoApi`."""
     payload = await ask(endpoint, b"" if body is None else msgspec.json.encode(body))
     try:
-        reply = msgspec.json.decode(payload, type=_Reply)
+        reply = msgspec.json.decode(payload, type=record)
     except (msgspec.MsgspecError, RecursionError):
         raise NoApi(f"{endpoint}: the answer cannot be read") from None
     if reply.error is None:
         return reply
-    if reply.error.err_code in NOT_FOUND:
+    if reply.error.err_code in absent:
         return None
     if reply.error.err_code in NOT_ENABLED:
         raise NoApi(NO_JETSTREAM)
