@@ -150,6 +150,8 @@ class Handler:
         async with asyncio.timeout(deadline_s - started_s):
             prepared = await self._encoder.prepare(work)
             encoded_s = time.monotonic()
+            if encoded_s >= deadline_s:  # the loop's timer may be later than its time
+                raise DeadlineExceeded
             with self._admission.permit_tokens(
                 prepared.tokens,
                 caller=caller,

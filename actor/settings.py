@@ -155,7 +155,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     heartbeat_s: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
     """Seconds between heartbeats."""
     canary_s: Seconds = 60.0
-    """Seconds without a request after which the known decision is asked again."""
+    """Seconds after which the known decision is asked again, idle or busy."""
     drain_s: Seconds = 30.0
     """Seconds that a stop waits for work in flight."""
     bus_lost_s: Seconds = 60.0

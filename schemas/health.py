@@ -138,7 +138,7 @@ class EngineHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CanaryHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision with a known answer, asked again when idle and after every engine error."""
+    """A decision with a known answer, asked again and again, and after every engine error."""
 
     runs: int
     """Times it was asked since the start."""

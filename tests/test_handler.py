@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_engine import ScriptedEngine
 
-from actor.engine.base import DecisionResult, Scores, Work
+from actor.engine.base import DecisionResult, Prepared, Scores, Work
 from actor.handler import Handler
 from actor.scheduling.admission import Admission
 from actor.scheduling.gpu_thread import GpuThread
@@ -274,6 +274,20 @@ async def test_a_deadline_in_the_queue_is_answered_on_time_and_never_scored(make
     rig.engine.gate.set()
     assert code_of(await held) == "answered"
     assert rig.engine.scored == ["held"]
+
+
+async def test_a_deadline_that_passes_while_nobody_looks_is_answered_as_one(make: Make) -> None:
+    """The timer of the loop is late, the clock is not: with an empty queue it is no overload."""
+    rig = make()
+
+    async def prepare(work: Work) -> Prepared:
+        time.sleep(0.005)  # noqa: ASYNC251 - as a busy loop, it keeps the timer from being heard
+        return rig.engine.prepare(work)
+
+    rig.handler._encoder.prepare = prepare  # type: ignore[method-assign]
+    late = await rig.handle(request(), semif_timeout_ms="1")
+
+    assert code_of(late) == "deadline_exceeded"
 
 
 async def test_a_deadline_while_the_model_works_is_answered_on_time(make: Make) -> None:

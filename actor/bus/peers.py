@@ -19,6 +19,8 @@ __all__ = ["Peers"]
 
 INTERVALS = 3
 """Heartbeats missed before an actor counts as gone."""
+INTERVAL_S_MAX = 3600.0
+"""Longest interval between heartbeats that a setting allows."""
 PEERS_MAX = 10_000
 """Anybody may publish a heartbeat: what is remembered has an end."""
 
@@ -83,11 +85,23 @@ class Peers:
             beat = self._decoder.decode(message.data)
         except (msgspec.MsgspecError, RecursionError):
             return
+        if message.subject.rpartition(".")[2] != beat.instance:
+            return  # whoever may publish one actor's heartbeats speaks for that one alone
         if beat.instance == self._own or beat.bus.queue_group != self._group:
             return
         took = self._free_until_s.pop(beat.instance, None) is not None
-        if beat.state == "ready" and beat.bus.taking and len(self._free_until_s) < PEERS_MAX:
-            self._free_until_s[beat.instance] = time.monotonic() + INTERVALS * beat.interval_s
+        if beat.state == "ready" and beat.bus.taking and self._has_room():
+            silence_s = INTERVALS * min(beat.interval_s, INTERVAL_S_MAX)
+            self._free_until_s[beat.instance] = time.monotonic() + silence_s
             self._word.set()
         elif took:
             self._on_leave()
+
+    def _has_room(self) -> bool:
+        """Forget those who fell silent before refusing a new one."""
+        if len(self._free_until_s) >= PEERS_MAX:
+            now_s = time.monotonic()
+            self._free_until_s = {
+                name: until_s for name, until_s in self._free_until_s.items() if until_s > now_s
+            }
+        return len(self._free_until_s) < PEERS_MAX

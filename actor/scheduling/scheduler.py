@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
@@ -39,6 +40,7 @@ class Scheduler:
         """All that are not answered, wherever they are: what a bug loses is still failed."""
         self._running: list[Job] = []
         self._started_s = 0.0
+        self._sung_s = time.monotonic()
         self._wake = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -97,12 +99,14 @@ class Scheduler:
         """
         try:
             while True:
+                if self._canary_due_in_s() <= 0:  # also under load: garbage comes at any time
+                    await self._canary()
                 # Not before the GPU is free: what comes meanwhile still gets into the batch.
                 self._running = self._lanes.next_batch()
                 if self._running:
                     await self._score(self._running)
-                elif not await self._work_arrives():
-                    await self._canary()
+                else:
+                    await self._work_arrives()
         finally:
             self._fail_all()
 
@@ -118,15 +122,15 @@ class Scheduler:
         for job in self._lanes.take_all():
             _fail(job, Draining())
 
-    async def _work_arrives(self) -> bool:
-        """Wait for a job; False when the canary's interval passed without one."""
+    async def _work_arrives(self) -> None:
+        """Wait for a job, or until the canary is due."""
         self._wake.clear()
-        try:
-            async with asyncio.timeout(self._canary_s):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._canary_due_in_s()):
                 await self._wake.wait()
-        except TimeoutError:
-            return False
-        return True
+
+    def _canary_due_in_s(self) -> float:
+        return self._sung_s + self._canary_s - time.monotonic()
 
     async def _score(self, batch: list[Job]) -> None:
         started_s = self._started_s = time.monotonic()
@@ -160,6 +164,7 @@ class Scheduler:
 
     async def _canary(self) -> None:
         await self._gpu.run(self._engine.canary)
+        self._sung_s = time.monotonic()
         self.canary_runs += 1
         self.canary_ok = datetime.now(UTC)
 

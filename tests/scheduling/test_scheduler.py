@@ -249,6 +249,21 @@ async def test_the_canary_is_asked_when_idle() -> None:
         assert running.scheduler.canary_ok is not None
 
 
+async def test_the_canary_is_asked_while_jobs_never_cease() -> None:
+    """When it is due it goes before the next batch, however many wait."""
+    async with Running(ScriptedEngine(), canary_s=0.01, rows_max=1) as running:
+        first = await running.busy_with("first")
+        rest = [running.ask(str(number)) for number in range(500)]
+        await asyncio.to_thread(time.sleep, 0.02)
+        running.engine.gate.set()
+        await first
+        await asyncio.wait(rest, return_when=asyncio.FIRST_COMPLETED)
+
+        assert running.scheduler.canary_runs >= 1
+        assert not all(each.done() for each in rest)
+        await asyncio.gather(*rest)
+
+
 async def test_a_failed_canary_ends_the_run_and_fails_what_waits() -> None:
     """Fail closed: no further job reaches a model that answers wrongly."""
     engine = ScriptedEngine({"bad": ScoringFailed()})
