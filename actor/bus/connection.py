@@ -200,20 +200,21 @@ class Connection:
             return
         raise BusLost(self.incidents.lost_reason)
 
-    async def end(self, subscription: Subscription) -> None:
+    async def end(self, *subscriptions: Subscription) -> None:
         """Unsubscribe without losing a message that the server has already sent.
 
-        ``Subscription.drain`` alone would: its flush overtakes its UNSUB (see :meth:`barrier`),
-        and what arrives in between finds no subscription and is dropped.
+        ``Subscription.drain`` would: its flush overtakes its UNSUB (see :meth:`barrier`).
         """
         await self._moved()
         try:
-            await self._client.announce_end(subscription)
-            if self.connected and not self.lost.is_set():
+            for subscription in subscriptions:
+                await self._client.announce_end(subscription)
+            if subscriptions and self.connected and not self.lost.is_set():
                 await self.barrier()
         except Exception as error:  # noqa: BLE001 - the server forgets it with the connection
             _log.warning("unsubscribe failed", error=type(error).__name__)
-        await self._client.end(subscription)
+        for subscription in subscriptions:
+            await self._client.end(subscription)
 
     async def close(self) -> None:
         """Send what is buffered and close; gives up on a server that does not read."""

@@ -72,8 +72,7 @@ class CoreEvents:
     async def stop(self) -> None:
         """Take no more; what the server had sent before is still worked on."""
         subscriptions, self._subscriptions = self._subscriptions, []
-        for subscription in subscriptions:
-            await self._connection.end(subscription)
+        await self._connection.end(*subscriptions)
 
     async def idle(self) -> None:
         """Wait until every event has its outcome, and its dead letter if that is it."""

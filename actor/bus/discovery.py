@@ -7,7 +7,6 @@ texts to whoever asks.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -99,7 +98,7 @@ class Discovery:
     async def end(self) -> None:
         """Unsubscribe; who had asked before is still answered."""
         subscriptions, self._subscriptions = self._subscriptions, []
-        await asyncio.gather(*map(self._connection.end, subscriptions))
+        await self._connection.end(*subscriptions)
 
     async def _answer(self, answer: Callable[[], bytes], message: Msg) -> None:
         # What was sent along is not looked at: the subject says all.

@@ -106,8 +106,7 @@ class Intake:
         async with self._stepping:
             self.taking = False
             subscriptions, self._subscriptions = self._subscriptions, []
-            for subscription in subscriptions:
-                await self._connection.end(subscription)
+            await self._connection.end(*subscriptions)
 
     async def close(self) -> None:
         """Step out for good."""
