@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
@@ -58,7 +59,12 @@ class _Stop(Exception):
 def _prove_engine(settings: Settings, ledger: Ledger) -> Engine:
     from actor.engine.proofs import prove  # noqa: PLC0415 - torch: seconds, on the GPU thread
 
-    return prove(settings, ledger)
+    engine = prove(settings, ledger)
+    # What the start made lives as long as the process. A full collection would walk it every time,
+    # while nothing else runs, not even a refusal: longer than many a batch takes.
+    gc.collect()
+    gc.freeze()
+    return engine
 
 
 async def serve(settings: Settings, prove: Prove = _prove_engine) -> Exit:
