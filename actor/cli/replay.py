@@ -139,6 +139,7 @@ class _Replay:
             working = asyncio.create_task(self._work_on_all())
             stopping = asyncio.create_task(self.stop.wait())
             await asyncio.wait({working, stopping, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            self.stop.set()  # a cancellation may be lost on its way through nats-py's request
             await end(working, stopping, *self._working.values())
             self._finished = True
             self._advanced.set()
@@ -161,9 +162,8 @@ class _Replay:
 
     async def _work_on_all(self) -> None:
         due_s = time.monotonic()
-        while self._read_up_to <= self._place.end:
-            while len(self._working) >= IN_FLIGHT_MAX:
-                await asyncio.wait(self._working.values(), return_when=asyncio.FIRST_COMPLETED)
+        while self._read_up_to <= self._place.end and not self.stop.is_set():
+            await self._until_at_most(IN_FLIGHT_MAX - 1)
             await asyncio.sleep(due_s - time.monotonic())
             due_s = max(due_s, time.monotonic()) + self._gap_s
             stored = await next_stored(
@@ -174,9 +174,13 @@ class _Replay:
                 break
             self._read_up_to = stored.sequence + 1
             self._working[stored.sequence] = asyncio.create_task(self._work(stored))
-        while self._working:
-            await asyncio.wait(self._working.values())
+        await self._until_at_most(0)
         self._advance()
+
+    async def _until_at_most(self, count: int) -> None:
+        """Wait while more are worked on. One that failed stays listed: the place is before it."""
+        while len(busy := [task for task in self._working.values() if not task.done()]) > count:
+            await asyncio.wait(busy, return_when=asyncio.FIRST_COMPLETED)
 
     async def _work(self, stored: Delivery) -> None:
         """Bring one event to its outcome; a failure stops the replay before it."""

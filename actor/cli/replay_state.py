@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,6 @@ def read_place(file: Path) -> Place | None:
 
 def write_place(file: Path, place: Place) -> None:
     """Keep ``place``: whoever reads, or is killed half-way, finds the old one or the new one."""
-    beside = file.with_name(f".{file.name}.new")
+    beside = file.with_name(f".{file.name}.{os.getpid()}.new")  # another replay may have the same
     beside.write_bytes(msgspec.json.encode(place))
     beside.replace(file)

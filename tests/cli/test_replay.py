@@ -203,3 +203,32 @@ async def test_what_cannot_be_replayed_is_told(js_server: EmbeddedServer, tmp_pa
 
     assert (bad_start[0], "--from" in bad_start[1]) == (2, True)
     assert (no_stream[0], "EVENTS" in no_stream[1]) == (1, True)
+
+
+async def test_a_place_that_cannot_be_kept_ends_the_replay(
+    js_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Whatever is under way: it says so and ends, instead of going round for ever."""
+    async with stored(js_server, 60):
+        place = tmp_path / "no such folder" / "place"
+        options = ("--from", "1", "--rate", "10000", "--resume", str(place))
+        code, output = await ended(await replay(js_server, tmp_path, *options))
+
+    assert code == 1
+    assert "No such file or directory" in output
+
+
+async def test_two_replays_with_one_place_both_end(
+    js_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Each event is published once; the place is whole."""
+    async with stored(js_server, 40) as (_, js, _responder):
+        place = tmp_path / "place"
+        options = ("--from", "1", "--rate", "10000", "--resume", str(place))
+        both = [await replay(js_server, tmp_path, *options) for _ in range(2)]
+        codes = [(await ended(each))[0] for each in both]
+        numbers = await kept(js)
+
+    assert codes == [0, 0]
+    assert sorted(numbers) == [n for n in range(1, 41) if n % 5]
+    assert json.loads(place.read_bytes())["next"] == 41
