@@ -35,6 +35,8 @@ _NAME = re.compile(r"[!-9;-~]+\Z")
 """What a header's name may be made of; nats-py refuses the whole message for another."""
 _UNPRINTABLE = re.compile(r"[^\t\x20-\x7e\x80-\ud7ff\ue000-\U0010ffff]")
 """Half a surrogate pair is among it: it cannot be encoded."""
+STORED_HEADER_BYTES_MAX = 65_535
+"""A stream takes no message with more bytes of headers, whatever the server's ``max_payload``."""
 REASON_CHARS_MAX = 500
 SUBJECT_CHARS_MAX = 1000
 
@@ -70,7 +72,7 @@ class DeadLetters:
             }
         payload, whole = delivery.payload, _travelling(delivery) | headers
         limit = self._connection.payload_bytes_max
-        if wire_bytes(payload, whole) > limit:
+        if wire_bytes(b"", whole) > STORED_HEADER_BYTES_MAX or wire_bytes(payload, whole) > limit:
             whole = headers | {DEAD_TRUNCATED_HEADER: str(len(payload))}
             payload = payload[: limit - wire_bytes(b"", whole)]
         refused = await publish_to_stream(

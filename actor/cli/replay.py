@@ -56,6 +56,12 @@ async def run_replay(
     try:
         async with open_client(settings, "semif-actor replay") as client:
             place = await begin(client, stretch, state)
+            if place.next > place.end >= place.start:
+                text = f"{state}: sequences {place.start} to {place.end} are done; "
+                console.print(Text(text + "another stretch needs another file"), soft_wrap=True)
+                return 0
+            if state is not None:
+                write_place(state, place)  # before anything is published: it may not be possible
             replay = _Replay(
                 settings, client, stretch, place, state=state, events_per_s=events_per_s
             )

@@ -50,6 +50,10 @@ async def begin(client: BusClient, stretch: Stretch, state: Path | None) -> Plac
     if state is not None and (place := read_place(state)) is not None:
         if (place.rule, place.stream) != (stretch.rule.name, source.stream):
             raise BadState(f"{state} belongs to rule {place.rule} and stream {place.stream}")
+        if (await bounds_of(asking_as_client(client), source.stream)).last + 1 < place.next:
+            raise BadState(
+                f"{state} is of an older stream: this one ends before sequence {place.next}"
+            )
         return place
     ask = asking_as_client(client)
     bounds = await bounds_of(ask, source.stream)

@@ -127,6 +127,19 @@ async def test_a_hopeless_job_is_a_dead_letter(tmp_path: Path) -> None:
         assert headers["Semif-Dead-Reason"]
 
 
+async def test_a_job_with_more_headers_than_a_dead_letter_may_have(tmp_path: Path) -> None:
+    """A stream takes 64 KiB of them, ours included: the job's own go, and the letter says so."""
+    with jetstream_server(tmp_path / "js") as server:
+        async with working(server) as streams:
+            await streams.job("fat", b"bad", {"X-Fat": "v" * 65_400})
+            await streams.until_settled()
+            [letter] = await streams.dead()
+
+    headers = letter.headers or {}
+    assert (letter.data, headers["Semif-Dead-Code"]) == (b"bad", "malformed")
+    assert (headers["Semif-Dead-Truncated"], "X-Fat" in headers) == ("3", False)
+
+
 RAW_JOBS: tuple[tuple[bytes, bytes | None, tuple[str, str]], ...] = (
     (b"\xff\xfe", None, ("unnamed", "bad_subject")),
     (b"a\x0cb", None, ("unnamed", "bad_subject")),

@@ -232,3 +232,21 @@ async def test_two_replays_with_one_place_both_end(
     assert codes == [0, 0]
     assert sorted(numbers) == [n for n in range(1, 41) if n % 5]
     assert json.loads(place.read_bytes())["next"] == 41
+
+
+async def test_a_place_that_is_done_or_of_an_older_stream_says_so(
+    js_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Nothing is passed over in silence: the stretch in the file is not the one that was asked."""
+    place = tmp_path / "place"
+    options = ("--from", "1", "--rate", "1000", "--resume", str(place))
+    async with stored(js_server, 6) as (_, js, _responder):
+        assert (await ended(await replay(js_server, tmp_path, *options)))[0] == 0
+        code, output = await ended(await replay(js_server, tmp_path, *options))
+        await js.purge_stream("EVENTS")
+        await js.delete_stream("EVENTS")
+        await js.add_stream(StreamConfig(name="EVENTS", subjects=["in.*", "other"]))
+        other_code, other = await ended(await replay(js_server, tmp_path, *options))
+
+    assert (code, "sequences 1 to 6 are done" in output) == (0, True)
+    assert (other_code, "is of an older stream" in other) == (1, True)
