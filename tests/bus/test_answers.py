@@ -24,7 +24,7 @@ def served(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     settings = {
         "SEMIF_MAX_TOKENS": str(TOKENS_MAX),
         "SEMIF_BATCH_TOKENS_MAX": "8192",  # a request cut into groups is rounded otherwise
-        "SEMIF_TIMEOUT_MS_DEFAULT": "300000",  # all 200 wait in the queue at once
+        "SEMIF_TIMEOUT_MS_DEFAULT": "600000",  # all 200 wait at once, on a machine of any speed
     }
     with serving(demo_model, folder, settings=settings) as running:
         yield running

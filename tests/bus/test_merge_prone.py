@@ -26,7 +26,7 @@ async def every_state_is_answered(url: str, states: list[Any]) -> None:
     async def outcome(state: Any) -> str:
         async with waiting:
             request = {"state": state, "decisions": [question]}
-            reply = json.loads((await ask(client, request, shared=True)).data)
+            reply = json.loads((await ask(client, request, shared=True, timeout_s=300)).data)
         return str(reply["results"][0]["outcome"]) if "results" in reply else repr(reply)
 
     outcomes = await asyncio.gather(*(outcome(state) for state in states))
@@ -38,7 +38,7 @@ async def every_state_is_answered(url: str, states: list[Any]) -> None:
 @pytest.fixture(scope="module")
 def served_smollm2(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Give an actor as it comes: SmolLM2's weights and the fast scorer."""
-    settings = {"SEMIF_SCORER": "fast"}
+    settings = {"SEMIF_SCORER": "fast", "SEMIF_TIMEOUT_MS_DEFAULT": "600000"}
     with serving(demo_model, tmp_path_factory.mktemp("smollm2"), settings=settings) as running:
         yield running
 
@@ -80,6 +80,7 @@ async def test_every_merge_prone_state_is_answered_by_semifs_own_score_shared(
     assert len(refused_by_semif_alone(tokenizer, states)) >= 20
 
     with embedded_server(tmp_path) as server:
-        async with run_actor(server, folder, tmp_path) as actor:
+        patient = {"SEMIF_TIMEOUT_MS_DEFAULT": "600000"}
+        async with run_actor(server, folder, tmp_path, settings=patient) as actor:
             await actor.until("ready")
             await every_state_is_answered(server.url, states)
