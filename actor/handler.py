@@ -98,9 +98,7 @@ class Handler:
         except FORESEEN as error:
             raise _explained(error, incoming) from None
 
-    async def decide(
-        self, work: Work, *, nbytes: int, caller: str, background: bool = False
-    ) -> Record:
+    async def decide(self, work: Work, *, nbytes: int, caller: str) -> Record:
         """Answer ``work`` that came in ``nbytes``, within the default timeout.
 
         For work that no request asked; raises :class:`SemifError` alone.
@@ -110,7 +108,7 @@ class Handler:
         try:
             with self._admission.permit(nbytes, caller=caller, within_s=timeout_s):
                 return await self._score(
-                    work, caller, received_s, timeout_s=timeout_s, background=background
+                    work, caller, received_s, timeout_s=timeout_s, background=False
                 )
         except FORESEEN as error:
             raise _explained(error) from None

@@ -54,6 +54,7 @@ class Serving:
         rules: Sequence[Rule] = (),
     ) -> None:
         self._settings = settings
+        self._wait_s_max = settings.timeout_ms_default / 1000 / WAIT_SHARE
         self._rules = rules
         self._admission = admission
         self._connection = connection
@@ -161,9 +162,8 @@ class Serving:
         admission = self._admission
         if not admission.roomy:
             return 0
-        within_s = self._settings.timeout_ms_default / 1000 / WAIT_SHARE
         by_count = max(admission.jobs_max // 2, 1) - admission.jobs
-        return min(by_count, admission.more_within(within_s))
+        return min(by_count, admission.more_within(self._wait_s_max))
 
     def _on_peer_leaves(self) -> None:
         """Tell it that we stay, if we do; step in, if we were out."""
@@ -181,5 +181,5 @@ class Serving:
             full=self._admission.full,
             roomy=self._admission.roomy,
             wait_s=wait_s,
-            wait_s_max=self._settings.timeout_ms_default / 1000 / WAIT_SHARE,
+            wait_s_max=self._wait_s_max,
         )

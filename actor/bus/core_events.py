@@ -17,11 +17,10 @@ from nats.aio.subscription import Subscription
 
 from actor.bus.connection import Connection
 from actor.bus.dead_letters import DeadLetters
-from actor.bus.delivery import Delivery, Done, Hopeless, Retry, Verdict
+from actor.bus.delivery import Delivery, Done, Hopeless, Retry, Verdict, core_delivery
 from actor.rules.outcomes import RETRY
 from actor.rules.rule import CoreSource
 from actor.settings import Settings
-from actor.wire import UNREADABLE_HEADERS
 from schemas.health import SourceHealth
 
 __all__ = ["CoreEvents"]
@@ -93,14 +92,7 @@ class CoreEvents:
     def _take(self, rule: _Rule, message: Msg) -> None:
         """Start the event's task and return: nats-py delivers one message at a time."""
         rule.deliveries += 1
-        headers = message.headers or {}
-        unreadable = UNREADABLE_HEADERS in headers
-        delivery = Delivery(
-            subject=message.subject,
-            payload=message.data,
-            headers={} if unreadable else headers,
-            headers_unreadable=unreadable,
-        )
+        delivery = core_delivery(message)
         size = len(delivery.payload)
         if self._held >= self._held_max or (self._held and self._bytes + size > self._bytes_max):
             self._settle(rule, delivery, rule.retry(NO_ROOM))

@@ -10,7 +10,7 @@ from nats.aio.msg import Msg
 from actor.wire import UNREADABLE_HEADERS
 from schemas.subjects import JETSTREAM_ACK
 
-__all__ = ["Delivery", "Done", "Hopeless", "Retry", "Verdict", "delivery_of"]
+__all__ = ["Delivery", "Done", "Hopeless", "Retry", "Verdict", "core_delivery", "delivery_of"]
 
 ACK_PREFIX = f"{JETSTREAM_ACK}."
 PLAIN_TOKENS = 9
@@ -87,14 +87,9 @@ def delivery_of(message: Msg) -> Delivery | None:
         tokens = tokens[2:]
     if len(tokens) < PLAIN_TOKENS:
         return None
-    headers = message.headers or {}
-    unreadable = UNREADABLE_HEADERS in headers
     try:
-        return Delivery(
-            subject=message.subject,
-            payload=message.data,
-            headers={} if unreadable else headers,
-            headers_unreadable=unreadable,
+        return msgspec.structs.replace(
+            core_delivery(message),
             stream=tokens[2],
             deliveries=int(tokens[4]),
             sequence=int(tokens[5]),
@@ -102,3 +97,15 @@ def delivery_of(message: Msg) -> Delivery | None:
         )
     except ValueError:
         return None
+
+
+def core_delivery(message: Msg) -> Delivery:
+    """Read a message of a core subject."""
+    headers = message.headers or {}
+    unreadable = UNREADABLE_HEADERS in headers
+    return Delivery(
+        subject=message.subject,
+        payload=message.data,
+        headers={} if unreadable else headers,
+        headers_unreadable=unreadable,
+    )

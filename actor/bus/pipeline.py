@@ -10,7 +10,7 @@ from actor.bus.connection import Connection
 from actor.bus.dead_letters import DeadLetters
 from actor.bus.jobs import CALLER as JOBS_CALLER
 from actor.bus.jobs import Jobs
-from actor.bus.pull_worker import PullWorker, Source
+from actor.bus.pull_worker import PullWorker, source_of
 from actor.bus.rule_runner import RuleRunner
 from actor.handler import Handler
 from actor.rules.rule import Rule
@@ -46,13 +46,11 @@ class Pipeline:
             self._jobs = PullWorker(
                 connection,
                 self._asker,
-                Source(
+                source_of(
+                    settings,
                     name=JOBS,
                     stream=settings.jobs_stream,
                     durable=settings.jobs_durable,
-                    ack_wait_s=settings.ack_wait_s,
-                    deliveries_max=settings.deliveries_max,
-                    held_max=settings.queue_jobs_max,
                 ),
                 room=room,
                 process=jobs.process,

@@ -29,10 +29,11 @@ from actor.bus.dead_letters import DeadLetters
 from actor.bus.delivery import Delivery, Retry, Verdict
 from actor.bus.pulls import Pulls
 from actor.bus.settling import Held, Settling
+from actor.settings import Settings
 from actor.tasks import end
 from schemas.health import SourceHealth
 
-__all__ = ["PullWorker", "Source"]
+__all__ = ["PullWorker", "Source", "source_of"]
 
 _log = structlog.get_logger()
 
@@ -64,6 +65,18 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """Most deliveries taken and not yet settled."""
     bytes_max: int = 16 * 1024 * 1024
     """Most bytes that one request to the consumer brings; at least two of the largest messages."""
+
+
+def source_of(settings: Settings, *, name: str, stream: str, durable: str) -> Source:
+    """Give a source under the limits of the settings."""
+    return Source(
+        name=name,
+        stream=stream,
+        durable=durable,
+        ack_wait_s=settings.ack_wait_s,
+        deliveries_max=settings.deliveries_max,
+        held_max=settings.queue_jobs_max,
+    )
 
 
 class PullWorker:

@@ -12,7 +12,7 @@ from actor.bus.connection import Connection
 from actor.bus.core_events import CoreEvents
 from actor.bus.dead_letters import DeadLetters
 from actor.bus.delivery import Delivery, Done, Hopeless, Retry, Verdict
-from actor.bus.pull_worker import PullWorker, Source
+from actor.bus.pull_worker import PullWorker, source_of
 from actor.bus.rule_event import carry_out
 from actor.bus.stream_publish import publish_to_stream
 from actor.engine.base import Work
@@ -22,7 +22,7 @@ from actor.rules.plan import Limits
 from actor.rules.publication import Publication
 from actor.rules.rule import CoreSource, Rule, StreamSource
 from actor.settings import Settings
-from actor.tasks import run_until_one_fails
+from actor.tasks import end, run_until_one_fails
 from actor.wire import Record
 from schemas.errors import Overloaded, SemifError
 from schemas.health import SourceHealth
@@ -59,7 +59,12 @@ class RuleRunner:
             rule.name: PullWorker(
                 connection,
                 asker,
-                _source(settings, rule.name, rule.source),
+                source_of(
+                    settings,
+                    name=rule.name,
+                    stream=rule.source.stream,
+                    durable=rule.source.durable,
+                ),
                 room=room,
                 process=partial(self._process, rule),
                 dead_letters=dead_letters,
@@ -85,9 +90,7 @@ class RuleRunner:
             if tasks:
                 await run_until_one_fails(tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end(*tasks)
 
     async def stop(self) -> None:
         """Take no more events."""
@@ -136,16 +139,16 @@ class RuleRunner:
                 # It comes once: it waits, as a burst does, where a stream would give it again.
                 await asyncio.sleep(FULL_S * random.uniform(0.5, 1.0))  # noqa: S311 - a spread
 
-        end = await carry_out(rule, delivery, self._limits(), decide, publish)
-        if not isinstance(end, Stopped):
-            return Done(end.code, generation)
-        match end.outcome.action:
+        found = await carry_out(rule, delivery, self._limits(), decide, publish)
+        if not isinstance(found, Stopped):
+            return Done(found.code, generation)
+        match found.outcome.action:
             case "retry":
-                return Retry(end.outcome.code, end.reason, after_s)
+                return Retry(found.outcome.code, found.reason, after_s)
             case "dead":
-                return Hopeless(end.outcome.code, end.reason)
+                return Hopeless(found.outcome.code, found.reason)
             case _:
-                return Done(end.outcome.code)
+                return Done(found.outcome.code)
 
     def _limits(self) -> Limits:
         settings = self._settings
@@ -164,17 +167,6 @@ class RuleRunner:
         return await publish_to_stream(
             self._asker.request, publication.stream, subject, payload, headers
         )
-
-
-def _source(settings: Settings, rule: str, source: StreamSource) -> Source:
-    return Source(
-        name=rule,
-        stream=source.stream,
-        durable=source.durable,
-        ack_wait_s=settings.ack_wait_s,
-        deliveries_max=settings.deliveries_max,
-        held_max=settings.queue_jobs_max,
-    )
 
 
 def _caller_of(rule: str) -> str:
